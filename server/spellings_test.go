@@ -19,6 +19,7 @@ import (
 	"github.com/coffer-project/coffer/engines/saml"
 	"github.com/coffer-project/coffer/engines/secretsync"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1ssm"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud2kv"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
@@ -55,7 +56,7 @@ func allRoutes(t *testing.T) map[string][]*engines.Route {
 			out[name+version] = e.Router().Routes()
 		}
 	}
-	syncs := secretsync.New(secretsync.Options{Types: []destination.Type{cloud1sm.Type, cloud2kv.Type, cloud3sm.Type, gitlab.Type, kubernetes.Type, repohost.Type, webhook.Type, webhost.Type}})
+	syncs := secretsync.New(secretsync.Options{Types: []destination.Type{cloud1sm.Type, cloud1ssm.Type, cloud2kv.Type, cloud3sm.Type, gitlab.Type, kubernetes.Type, repohost.Type, webhook.Type, webhost.Type}})
 	r := engines.NewRouter()
 	syncs.Routes(r)
 	out["sync"] = r.Routes()

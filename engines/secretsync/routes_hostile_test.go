@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud2kv"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm"
@@ -65,9 +66,9 @@ func TestOwners(t *testing.T) {
 		a, b destination.Config
 		same bool
 	}{
-		"role":           {&cloud1sm.Config{AccessKeyID: key, RoleARN: "arn:aws:iam::111111111111:role/r"}, &cloud1sm.Config{AccessKeyID: key, RoleARN: "arn:aws:iam::222222222222:role/r"}, false},
-		"a role at all":  {&cloud1sm.Config{AccessKeyID: key}, &cloud1sm.Config{AccessKeyID: key, RoleARN: "arn:aws:iam::222222222222:role/r"}, false},
-		"region":         {&cloud1sm.Config{AccessKeyID: key, Region: "eu-central-1"}, &cloud1sm.Config{AccessKeyID: key, Region: "us-east-1"}, true},
+		"role":           {&cloud1sm.Config{Account: cloud1.Account{AccessKeyID: key, RoleARN: "arn:aws:iam::111111111111:role/r"}}, &cloud1sm.Config{Account: cloud1.Account{AccessKeyID: key, RoleARN: "arn:aws:iam::222222222222:role/r"}}, false},
+		"a role at all":  {&cloud1sm.Config{Account: cloud1.Account{AccessKeyID: key}}, &cloud1sm.Config{Account: cloud1.Account{AccessKeyID: key, RoleARN: "arn:aws:iam::222222222222:role/r"}}, false},
+		"region":         {&cloud1sm.Config{Account: cloud1.Account{AccessKeyID: key, Region: "eu-central-1"}}, &cloud1sm.Config{Account: cloud1.Account{AccessKeyID: key, Region: "us-east-1"}}, true},
 		"vault":          {&cloud2kv.Config{KeyVaultURI: "https://ours.vault.azure.net", TenantID: "t"}, &cloud2kv.Config{KeyVaultURI: "https://evil.vault.azure.net", TenantID: "t"}, false},
 		"tenant":         {&cloud2kv.Config{KeyVaultURI: "https://ours.vault.azure.net", TenantID: "t"}, &cloud2kv.Config{KeyVaultURI: "https://ours.vault.azure.net", TenantID: "u"}, false},
 		"case":           {&cloud2kv.Config{KeyVaultURI: "https://ours.vault.azure.net", TenantID: "t"}, &cloud2kv.Config{KeyVaultURI: "https://Ours.vault.azure.net/", TenantID: "T"}, true},

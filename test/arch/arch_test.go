@@ -35,7 +35,7 @@ var plan = []struct{ of, may string }{
 	{"engines/enginetest", "engines engines/input engines/input/jsontext engines/openapi storage"},
 	{"engines/secretsync/destination/desttest", "engines/secretsync/destination engines storage"},
 	{"engines/secretsync/destination", "engines storage"},
-	{"engines/secretsync/cloud1sm/cloud1smtest", "engines/cloud/awstest engines/cloud/awstest/sigv4"}, // STS is the same at both
+	{"engines/secretsync/cloud1/cloud1test", "engines/cloud/awstest engines/cloud/awstest/sigv4"}, // STS is the same at both
 	{"engines/secretsync/template", "engines/secretsync/destination engines/nametemplate"},
 	{"engines/secretsync/state", "engines/secretsync/destination engines/secretsync/template engines storage"},
 	{"engines/secretsync/plan", "engines/secretsync/destination engines/secretsync/state"},           // it decides, and does nothing

@@ -120,7 +120,7 @@ type Endpoint struct {
 }
 
 // EndpointTypes are the types of destinations.
-var EndpointTypes = []string{"cloud1-sm", "cloud2-kv", "cloud3-sm", "gitlab", "kubernetes", "repohost", "webhook", "webhost-project"}
+var EndpointTypes = []string{"cloud1-sm", "cloud1-ssm", "cloud2-kv", "cloud3-sm", "gitlab", "kubernetes", "repohost", "webhook", "webhost-project"}
 
 // Replication is how much of its changes a node keeps for other clusters. Zero values leave it to the log.
 type Replication struct {

@@ -7,6 +7,7 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1ssm"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud2kv"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm"
 	"github.com/coffer-project/coffer/engines/secretsync/connection"
@@ -28,7 +29,7 @@ func newSync(c config.Sync, log *slog.Logger) func(engines.Host) server.SecretSy
 	return func(h engines.Host) server.SecretSync {
 		return secretsync.New(secretsync.Options{
 			Host: h, Logger: log, Operator: operator,
-			Types: []destination.Type{cloud1sm.Type, cloud2kv.Type, cloud3sm.Type, gitlab.Type, kubernetes.Type, repohost.Type, webhook.Type, webhost.Type},
+			Types: []destination.Type{cloud1sm.Type, cloud1ssm.Type, cloud2kv.Type, cloud3sm.Type, gitlab.Type, kubernetes.Type, repohost.Type, webhook.Type, webhost.Type},
 		})
 	}
 }

@@ -461,11 +461,7 @@ func fieldNamed(in reflect.Value, name string) reflect.Value {
 func inputType(options reflect.Type, c destination.Config) reflect.Type {
 	var fields []reflect.StructField
 	for _, t := range []reflect.Type{options, reflect.TypeOf(c).Elem()} {
-		for i := range t.NumField() {
-			f := t.Field(i)
-			if !f.IsExported() {
-				continue
-			}
+		for _, f := range state.Fields(t) {
 			f.Offset, f.Index = 0, nil
 			fields = append(fields, f)
 		}

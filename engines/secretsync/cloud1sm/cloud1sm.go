@@ -8,29 +8,29 @@
 // which the service rejects if another client has written meanwhile. So nothing is overwritten unseen, and an attempt that was
 // made before makes no second version. Tags are written before that: when a version is current, all of its write is done.
 //
-// Start reading at dest in dest.go, then write.go. How requests are made and what errors become is in calls.go and
-// errors.go.
+// Start reading at dest in dest.go, then write.go. How requests are made and what errors become is in package cloud1.
 package cloud1sm
 
 import (
+	sdk "github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
+	"github.com/aws/smithy-go/logging"
+
 	"fmt"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
 const (
 	typeName = "cloud1-sm"
-	markKey  = "coffer:sync"
 
 	maxValueBytes = 65536
 	maxName       = 512
-	maxTags       = 50 // of a secret, of all clients
-	maxTagKey     = 128
-	maxTagValue   = 256
 )
 
 // Type is AWS Secrets Manager.
@@ -45,8 +45,8 @@ var Type = destination.Type{
 		Normalise:        normalise,
 		CheckName:        checkName,
 		MaxValue:         maxValueBytes,
-		MaxTags:          maxTags - 1,
-		CheckTag:         checkTag,
+		MaxTags:          cloud1.MaxTags - 1,
+		CheckTag:         cloud1.CheckTag,
 		HasOwnerTags:     true,
 		Readable:         true,
 		PropagationDelay: 5 * time.Second, // calls are eventually consistent; most are within a second
@@ -88,27 +88,29 @@ func checkName(name string) string {
 	return ""
 }
 
-// legalInTag says what the service takes in keys and values of tags.
-func legalInTag(r rune) bool {
-	return unicode.IsLetter(r) || unicode.IsNumber(r) || unicode.In(r, unicode.Zs) || strings.ContainsRune("_.:/=+-@", r)
+var service = &cloud1.Service{
+	Name:     "AWS Secrets Manager",
+	Wordless: []string{"CreateSecret", "PutSecretValue"},
+	Advice: func(call string, code cloud1.Code) string {
+		if code == cloud1.LimitExceeded && call == "PutSecretValue" {
+			return "the secret has as many versions as AWS keeps, about 100, and AWS removes none of the last 24 hours: write it less often, or wait for up to a day"
+		}
+		return ""
+	},
 }
 
-func illegalInTag(text string) bool {
-	return !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return !legalInTag(r) })
-}
-
-func checkTag(key, value string) string {
-	switch {
-	case key == "" || utf8.RuneCountInString(key) > maxTagKey:
-		return fmt.Sprintf("the key of a tag has 1 to %d characters", maxTagKey)
-	case utf8.RuneCountInString(value) > maxTagValue:
-		return fmt.Sprintf("the value of a tag has at most %d characters", maxTagValue)
-	case illegalInTag(key) || illegalInTag(value):
-		return "tags have only letters, digits, spaces and _ . : / = + - @"
-	case len(key) >= 4 && strings.EqualFold(key[:4], "aws:"):
-		return "tags whose key begins with aws: are the provider's own"
-	case key == markKey:
-		return "the tag " + markKey + " says whose a secret is and is set by itself"
+// open makes a destination.
+func open(c destination.Config, env destination.Env) (destination.Destination, error) {
+	cfg, ok := c.(*Config)
+	if !ok {
+		return nil, destination.InternalError("a configuration of another type")
 	}
-	return ""
+	s, err := cloud1.Open(cfg.Account, service, env)
+	if err != nil {
+		return nil, err
+	}
+	return &dest{Session: s, config: *cfg, api: secretsmanager.New(secretsmanager.Options{
+		Region: s.Region, BaseEndpoint: s.Endpoint, HTTPClient: s.HTTPClient, Retryer: sdk.NopRetryer{},
+		Credentials: s.Credentials, APIOptions: s.APIOptions, Logger: logging.Nop{},
+	})}, nil
 }

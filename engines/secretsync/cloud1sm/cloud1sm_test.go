@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm/cloud1smtest"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
@@ -86,7 +87,7 @@ func (p *atPlace) Secrets() []string {
 func open(t *testing.T, s *cloud1smtest.Server, env destination.Env, change func(*cloud1sm.Config)) destination.Destination {
 	t.Helper()
 	id, secret := s.Root()
-	c := &cloud1sm.Config{AccessKeyID: engines.Sensitive(id), SecretAccessKey: engines.Sensitive(secret), Region: s.Region}
+	c := &cloud1sm.Config{Account: cloud1.Account{AccessKeyID: engines.Sensitive(id), SecretAccessKey: engines.Sensitive(secret), Region: s.Region}}
 	if change != nil {
 		change(c)
 	}
@@ -168,5 +169,5 @@ func did(t *testing.T, s *cloud1smtest.Server, actions ...string) {
 }
 
 func TestClose(t *testing.T) {
-	desttest.Closes(t, cloud1sm.Type, &cloud1sm.Config{AccessKeyID: "AKIA", SecretAccessKey: "secret", Region: "eu-central-1"}, destination.Env{})
+	desttest.Closes(t, cloud1sm.Type, &cloud1sm.Config{Account: cloud1.Account{AccessKeyID: "AKIA", SecretAccessKey: "secret", Region: "eu-central-1"}}, destination.Env{})
 }

@@ -12,9 +12,11 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cloud/awstest"
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm/cloud1smtest"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
 )
 
 var hang = awstest.Fault{Delay: time.Minute}
@@ -27,32 +29,29 @@ func TestCheck(t *testing.T) {
 		fields []string // with something wrong
 	}{
 		{"nothing", cloud1sm.Config{}, nil},
-		{"all", cloud1sm.Config{
-			AccessKeyID: "AKIAIOSFODNN7EXAMPLE", SecretAccessKey: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", Region: "us-gov-west-1",
-			RoleARN: "arn:aws-us-gov:iam::123456789012:role/path/name", ExternalID: "a:b", KMSKeyID: "alias/aws/secretsmanager", RecoveryWindowInDays: days(7),
-		}, nil},
-		{"one key", cloud1sm.Config{AccessKeyID: "AKIAIOSFODNN7EXAMPLE"}, []string{"secret_access_key"}},
-		{"the other key", cloud1sm.Config{SecretAccessKey: "x"}, []string{"access_key_id"}},
-		{"a file", cloud1sm.Config{AccessKeyID: "@id", SecretAccessKey: "@/etc/key"}, []string{"access_key_id", "secret_access_key"}},
-		{"a header", cloud1sm.Config{AccessKeyID: "AKIA\r\nX-Evil: 1", SecretAccessKey: "a\nb"}, []string{"access_key_id", "secret_access_key"}},
-		{"a scope", cloud1sm.Config{AccessKeyID: "AKIA/20260101/us-east-1", SecretAccessKey: "ab"}, []string{"access_key_id"}},
-		{"temporary", cloud1sm.Config{AccessKeyID: "ASIAIOSFODNN7EXAMPLE", SecretAccessKey: "ab"}, []string{"access_key_id"}},
-		{"another host", cloud1sm.Config{Region: "us-east-1.evil.example/"}, []string{"region"}},
-		{"user of a host", cloud1sm.Config{Region: "x@evil.example"}, []string{"region"}},
-		{"a port", cloud1sm.Config{Region: "us-east-1:8080"}, []string{"region"}},
-		{"a word", cloud1sm.Config{Region: "frankfurt"}, []string{"region"}},
-		{"a user's ARN", cloud1sm.Config{RoleARN: "arn:aws:iam::123456789012:user/name"}, []string{"role_arn"}},
-		{"external id alone", cloud1sm.Config{ExternalID: "abc"}, []string{"external_id"}},
-		{"external id", cloud1sm.Config{RoleARN: "arn:aws:iam::123456789012:role/r", ExternalID: "a b"}, []string{"external_id"}},
-		{"long external id", cloud1sm.Config{RoleARN: "arn:aws:iam::123456789012:role/r", ExternalID: strings.Repeat("a", 1225)}, []string{"external_id"}},
+		{"all", cloud1sm.Config{Account: cloud1.Account{AccessKeyID: "AKIAIOSFODNN7EXAMPLE", SecretAccessKey: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", Region: "us-gov-west-1", RoleARN: "arn:aws-us-gov:iam::123456789012:role/path/name", ExternalID: "a:b"}, KMSKeyID: "alias/aws/secretsmanager", RecoveryWindowInDays: days(7)}, nil},
+		{"one key", cloud1sm.Config{Account: cloud1.Account{AccessKeyID: "AKIAIOSFODNN7EXAMPLE"}}, []string{"secret_access_key"}},
+		{"the other key", cloud1sm.Config{Account: cloud1.Account{SecretAccessKey: "x"}}, []string{"access_key_id"}},
+		{"a file", cloud1sm.Config{Account: cloud1.Account{AccessKeyID: "@id", SecretAccessKey: "@/etc/key"}}, []string{"access_key_id", "secret_access_key"}},
+		{"a header", cloud1sm.Config{Account: cloud1.Account{AccessKeyID: "AKIA\r\nX-Evil: 1", SecretAccessKey: "a\nb"}}, []string{"access_key_id", "secret_access_key"}},
+		{"a scope", cloud1sm.Config{Account: cloud1.Account{AccessKeyID: "AKIA/20260101/us-east-1", SecretAccessKey: "ab"}}, []string{"access_key_id"}},
+		{"temporary", cloud1sm.Config{Account: cloud1.Account{AccessKeyID: "ASIAIOSFODNN7EXAMPLE", SecretAccessKey: "ab"}}, []string{"access_key_id"}},
+		{"another host", cloud1sm.Config{Account: cloud1.Account{Region: "us-east-1.evil.example/"}}, []string{"region"}},
+		{"user of a host", cloud1sm.Config{Account: cloud1.Account{Region: "x@evil.example"}}, []string{"region"}},
+		{"a port", cloud1sm.Config{Account: cloud1.Account{Region: "us-east-1:8080"}}, []string{"region"}},
+		{"a word", cloud1sm.Config{Account: cloud1.Account{Region: "frankfurt"}}, []string{"region"}},
+		{"a user's ARN", cloud1sm.Config{Account: cloud1.Account{RoleARN: "arn:aws:iam::123456789012:user/name"}}, []string{"role_arn"}},
+		{"external id alone", cloud1sm.Config{Account: cloud1.Account{ExternalID: "abc"}}, []string{"external_id"}},
+		{"external id", cloud1sm.Config{Account: cloud1.Account{RoleARN: "arn:aws:iam::123456789012:role/r", ExternalID: "a b"}}, []string{"external_id"}},
+		{"long external id", cloud1sm.Config{Account: cloud1.Account{RoleARN: "arn:aws:iam::123456789012:role/r", ExternalID: strings.Repeat("a", 1225)}}, []string{"external_id"}},
 		{"kms", cloud1sm.Config{KMSKeyID: "arn:aws:s3:::bucket"}, []string{"kms_key_id"}},
-		{"kms elsewhere", cloud1sm.Config{Region: "eu-central-1", KMSKeyID: "arn:aws:kms:us-east-1:123456789012:key/1"}, []string{"kms_key_id"}},
-		{"kms here", cloud1sm.Config{Region: "eu-central-1", KMSKeyID: "arn:aws:kms:eu-central-1:123456789012:alias/a"}, nil},
+		{"kms elsewhere", cloud1sm.Config{Account: cloud1.Account{Region: "eu-central-1"}, KMSKeyID: "arn:aws:kms:us-east-1:123456789012:key/1"}, []string{"kms_key_id"}},
+		{"kms here", cloud1sm.Config{Account: cloud1.Account{Region: "eu-central-1"}, KMSKeyID: "arn:aws:kms:eu-central-1:123456789012:alias/a"}, nil},
 		{"too short", cloud1sm.Config{RecoveryWindowInDays: days(6)}, []string{"recovery_window_in_days"}},
 		{"too long", cloud1sm.Config{RecoveryWindowInDays: days(31)}, []string{"recovery_window_in_days"}},
 		{"negative", cloud1sm.Config{RecoveryWindowInDays: days(-1)}, []string{"recovery_window_in_days"}},
 		{"none", cloud1sm.Config{RecoveryWindowInDays: days(0)}, nil},
-		{"all wrong", cloud1sm.Config{AccessKeyID: "-", Region: "-", RoleARN: "-", ExternalID: "-", KMSKeyID: "!", RecoveryWindowInDays: days(1)},
+		{"all wrong", cloud1sm.Config{Account: cloud1.Account{AccessKeyID: "-", Region: "-", RoleARN: "-", ExternalID: "-"}, KMSKeyID: "!", RecoveryWindowInDays: days(1)},
 			[]string{"access_key_id", "external_id", "kms_key_id", "recovery_window_in_days", "region", "role_arn", "secret_access_key"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -76,7 +75,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestUsualForm(t *testing.T) {
-	c := cloud1sm.Config{Region: " EU-Central-1 ", AccessKeyID: " AKIAIOSFODNN7EXAMPLE\n", SecretAccessKey: "abc\n"}
+	c := cloud1sm.Config{Account: cloud1.Account{Region: " EU-Central-1 ", AccessKeyID: " AKIAIOSFODNN7EXAMPLE\n", SecretAccessKey: "abc\n"}}
 	if problems := c.Check(); problems != nil || c.Region != "eu-central-1" || c.AccessKeyID.Reveal() != "AKIAIOSFODNN7EXAMPLE" || c.SecretAccessKey.Reveal() != "abc" {
 		t.Errorf("%v, %+v", problems, c)
 	}
@@ -88,12 +87,12 @@ func TestPlace(t *testing.T) {
 		want   string
 	}{
 		{cloud1sm.Config{}, "cloud1-sm/environment/environment"},
-		{cloud1sm.Config{Region: "eu-central-1", AccessKeyID: "short"}, "cloud1-sm/unknown/eu-central-1"},
+		{cloud1sm.Config{Account: cloud1.Account{Region: "eu-central-1", AccessKeyID: "short"}}, "cloud1-sm/unknown/eu-central-1"},
 		// The account of a key is in its id.
-		{cloud1sm.Config{Region: "eu-central-1", AccessKeyID: "AKIASP2TPHJSQH3FJXYZ"}, "cloud1-sm/171436882533/eu-central-1"},
-		{cloud1sm.Config{Region: "eu-central-1", AccessKeyID: "AKIASP2TPHJSQH3FJABC"}, "cloud1-sm/171436882533/eu-central-1"},
-		{cloud1sm.Config{Region: "eu-central-1", AccessKeyID: "AKIA1111111111111111"}, "cloud1-sm/unknown/eu-central-1"},
-		{cloud1sm.Config{AccessKeyID: "AKIASP2TPHJSQH3FJXYZ", RoleARN: "arn:aws:iam::000000000001:role/r"}, "cloud1-sm/000000000001/environment"},
+		{cloud1sm.Config{Account: cloud1.Account{Region: "eu-central-1", AccessKeyID: "AKIASP2TPHJSQH3FJXYZ"}}, "cloud1-sm/171436882533/eu-central-1"},
+		{cloud1sm.Config{Account: cloud1.Account{Region: "eu-central-1", AccessKeyID: "AKIASP2TPHJSQH3FJABC"}}, "cloud1-sm/171436882533/eu-central-1"},
+		{cloud1sm.Config{Account: cloud1.Account{Region: "eu-central-1", AccessKeyID: "AKIA1111111111111111"}}, "cloud1-sm/unknown/eu-central-1"},
+		{cloud1sm.Config{Account: cloud1.Account{AccessKeyID: "AKIASP2TPHJSQH3FJXYZ", RoleARN: "arn:aws:iam::000000000001:role/r"}}, "cloud1-sm/000000000001/environment"},
 	} {
 		if got := test.config.Location(); got != test.want {
 			t.Errorf("place %q, want %q", got, test.want)
@@ -102,7 +101,7 @@ func TestPlace(t *testing.T) {
 }
 
 func TestShown(t *testing.T) {
-	c := cloud1sm.Config{AccessKeyID: "AKIA", SecretAccessKey: "x", Region: "eu-central-1", RoleARN: "arn"}
+	c := cloud1sm.Config{Account: cloud1.Account{AccessKeyID: "AKIA", SecretAccessKey: "x", Region: "eu-central-1", RoleARN: "arn"}}
 	want := map[string]any{
 		"access_key_id": destination.Mask, "secret_access_key": destination.Mask, "region": "eu-central-1", "role_arn": "arn", "recovery_window_in_days": 30,
 	}
@@ -227,8 +226,7 @@ func TestFields(t *testing.T) {
 		func(context.Context, *engines.Request, *input) (*engines.Response, error) { return nil, nil })
 	kind := reflect.TypeFor[cloud1sm.Config]()
 	var secret, all []string
-	for i := range kind.NumField() {
-		field := kind.Field(i)
+	for _, field := range state.Fields(kind) {
 		all = append(all, field.Tag.Get("json"))
 		if field.Type == reflect.TypeFor[engines.Sensitive]() {
 			secret = append(secret, field.Tag.Get("json"))

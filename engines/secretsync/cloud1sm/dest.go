@@ -10,6 +10,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager/types"
 
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
@@ -21,12 +22,9 @@ const (
 
 // dest is one region of one account.
 type dest struct {
-	config  Config
-	region  string
-	api     *secretsmanager.Client
-	cache   *sdk.CredentialsCache
-	wire    *wire
-	secrets []string // that no text may hold
+	*cloud1.Session
+	config Config
+	api    *secretsmanager.Client
 }
 
 var _ destination.Destination = (*dest)(nil)
@@ -39,26 +37,20 @@ type seen struct {
 	replicas map[string]replica  // by region
 }
 
-// Close implements destination.Destination.
-func (d *dest) Close() error {
-	d.wire.client.CloseIdleConnections()
-	return nil
-}
-
 // Read implements destination.Destination. A value that the credentials may not read is not known, and no error.
 func (d *dest) Read(ctx context.Context, name string) (destination.Found, error) {
 	found, err := d.describe(ctx, name)
 	if err != nil || found.State != destination.Present || found.Version == "" {
 		return found, err
 	}
-	out, err := do(ctx, d, "GetSecretValue", false, d.api.GetSecretValue, &secretsmanager.GetSecretValueInput{
+	out, err := cloud1.Do(ctx, d.Session, "GetSecretValue", false, d.api.GetSecretValue, &secretsmanager.GetSecretValueInput{
 		SecretId: &found.ID, VersionId: &found.Version,
 	})
 	switch {
 	case err == nil:
 	case unreadable(err):
 		return found, nil
-	case errors.Is(err, notFound), errors.Is(err, invalidRequest): // it has changed meanwhile
+	case errors.Is(err, cloud1.NotFound), errors.Is(err, cloud1.InvalidRequest): // it has changed meanwhile
 		return d.describe(ctx, name)
 	default:
 		return destination.Found{}, err
@@ -74,20 +66,20 @@ func (d *dest) Read(ctx context.Context, name string) (destination.Found, error)
 
 // unreadable reports whether it is the value, and not the destination, that we are kept from.
 func unreadable(err error) bool {
-	return (errors.Is(err, accessDenied) || errors.Is(err, decryption)) && !errors.Is(err, errCredentials)
+	return (errors.Is(err, cloud1.AccessDenied) || errors.Is(err, cloud1.Decryption)) && !errors.Is(err, cloud1.ErrCredentials)
 }
 
 // describe is Read without the value. It takes an ARN, too.
 func (d *dest) describe(ctx context.Context, name string) (destination.Found, error) {
-	out, err := do(ctx, d, "DescribeSecret", false, d.api.DescribeSecret, &secretsmanager.DescribeSecretInput{SecretId: &name})
-	if errors.Is(err, notFound) {
+	out, err := cloud1.Do(ctx, d.Session, "DescribeSecret", false, d.api.DescribeSecret, &secretsmanager.DescribeSecretInput{SecretId: &name})
+	if errors.Is(err, cloud1.NotFound) {
 		return destination.Found{Name: name, State: destination.Absent}, nil
 	}
 	if err != nil {
 		return destination.Found{}, err
 	}
 	if out.ARN == nil || out.Name == nil || *out.Name != name && *out.ARN != name {
-		return destination.Found{}, unexpectedResponse("DescribeSecret", false)
+		return destination.Found{}, cloud1.UnexpectedResponse("DescribeSecret", false)
 	}
 	found := foundOf(*out.Name, *out.ARN, out.DeletedDate != nil, out.Tags, out.VersionIdsToStages)
 	found.ChangedAt = sdk.ToTime(out.LastChangedDate)
@@ -96,7 +88,7 @@ func (d *dest) describe(ctx context.Context, name string) (destination.Found, er
 }
 
 func foundOf(name, arn string, deleted bool, tags []types.Tag, versions map[string][]string) destination.Found {
-	found := destination.Found{Name: name, State: destination.Present, ID: arn, OwnerTag: tagsOf(tags)[markKey]}
+	found := destination.Found{Name: name, State: destination.Present, ID: arn, OwnerTag: tagsOf(tags)[cloud1.OwnerTag]}
 	if deleted {
 		found.State = destination.Deleted
 	}
@@ -121,14 +113,14 @@ func (d *dest) List(ctx context.Context) iter.Seq2[destination.Found, error] {
 	return func(yield func(destination.Found, error) bool) {
 		in := &secretsmanager.ListSecretsInput{IncludePlannedDeletion: sdk.Bool(true), MaxResults: sdk.Int32(pageSize)}
 		for {
-			out, err := do(ctx, d, "ListSecrets", false, d.api.ListSecrets, in)
+			out, err := cloud1.Do(ctx, d.Session, "ListSecrets", false, d.api.ListSecrets, in)
 			if err != nil {
 				yield(destination.Found{}, err)
 				return
 			}
 			for _, s := range out.SecretList {
 				if s.Name == nil || s.ARN == nil {
-					yield(destination.Found{}, unexpectedResponse("ListSecrets", false))
+					yield(destination.Found{}, cloud1.UnexpectedResponse("ListSecrets", false))
 					return
 				}
 				found := foundOf(*s.Name, *s.ARN, s.DeletedDate != nil, s.Tags, s.SecretVersionsToStages)
@@ -142,7 +134,7 @@ func (d *dest) List(ctx context.Context) iter.Seq2[destination.Found, error] {
 				return
 			}
 			if next == sdk.ToString(in.NextToken) {
-				yield(destination.Found{}, unexpectedResponse("ListSecrets", false))
+				yield(destination.Found{}, cloud1.UnexpectedResponse("ListSecrets", false))
 				return
 			}
 			in.NextToken = &next

@@ -10,6 +10,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cloud/awstest"
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm/cloud1smtest"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
@@ -79,22 +80,22 @@ func TestIdentityFieldsAreChecked(t *testing.T) {
 		c    cloud1sm.Config
 		want string
 	}{
-		{cloud1sm.Config{IdentityAudience: "a"}, "role_arn: is missing"},
-		{cloud1sm.Config{IdentityAudience: "a", RoleARN: role, AccessKeyID: "AKIAX", SecretAccessKey: "s"}, "takes the place of access_key_id"},
-		{cloud1sm.Config{IdentityAudience: "a", RoleARN: role, ExternalID: "id"}, "external_id: a role that is assumed with an identity token asks for none"},
-		{cloud1sm.Config{IdentityAudience: "a", RoleARN: role, IdentityTTL: engines.Duration(time.Second)}, "identity_token_ttl: must be between"},
-		{cloud1sm.Config{IdentityTTL: engines.Duration(time.Hour)}, "identity_token_ttl: is for identity tokens"},
-		{cloud1sm.Config{IdentityKey: "default"}, "identity_token_key: is for identity tokens"},
-		{cloud1sm.Config{IdentityAudience: "a", RoleARN: role, IdentityKey: "mine"}, "identity_token_key"},
-		{cloud1sm.Config{IdentityAudience: "a b", RoleARN: role}, "identity_token_audience"},
-		{cloud1sm.Config{IdentityAudience: "a", RoleARN: role, IdentityKey: "default"}, ""},
+		{cloud1sm.Config{Account: cloud1.Account{IdentityAudience: "a"}}, "role_arn: is missing"},
+		{cloud1sm.Config{Account: cloud1.Account{IdentityAudience: "a", RoleARN: role, AccessKeyID: "AKIAX", SecretAccessKey: "s"}}, "takes the place of access_key_id"},
+		{cloud1sm.Config{Account: cloud1.Account{IdentityAudience: "a", RoleARN: role, ExternalID: "id"}}, "external_id: a role that is assumed with an identity token asks for none"},
+		{cloud1sm.Config{Account: cloud1.Account{IdentityAudience: "a", RoleARN: role, IdentityTTL: engines.Duration(time.Second)}}, "identity_token_ttl: must be between"},
+		{cloud1sm.Config{Account: cloud1.Account{IdentityTTL: engines.Duration(time.Hour)}}, "identity_token_ttl: is for identity tokens"},
+		{cloud1sm.Config{Account: cloud1.Account{IdentityKey: "default"}}, "identity_token_key: is for identity tokens"},
+		{cloud1sm.Config{Account: cloud1.Account{IdentityAudience: "a", RoleARN: role, IdentityKey: "mine"}}, "identity_token_key"},
+		{cloud1sm.Config{Account: cloud1.Account{IdentityAudience: "a b", RoleARN: role}}, "identity_token_audience"},
+		{cloud1sm.Config{Account: cloud1.Account{IdentityAudience: "a", RoleARN: role, IdentityKey: "default"}}, ""},
 	} {
 		problems := strings.Join(test.c.Check(), "; ")
 		if test.want == "" && problems != "" || !strings.Contains(problems, test.want) {
 			t.Errorf("%q, want %q", problems, test.want)
 		}
 	}
-	c := &cloud1sm.Config{IdentityAudience: "a", RoleARN: role, IdentityTTL: engines.Duration(time.Hour)}
+	c := &cloud1sm.Config{Account: cloud1.Account{IdentityAudience: "a", RoleARN: role, IdentityTTL: engines.Duration(time.Hour)}}
 	c.Check()
 	if shown := c.Shown(); shown["identity_token_audience"] != destination.Mask || shown["identity_token_ttl"] != int64(3600) || c.Location() != "cloud1-sm/123456789012/environment" {
 		t.Errorf("shown as %v, at %s", shown, c.Location())

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 
 	sdk "github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager/types"
 
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
@@ -26,7 +26,7 @@ func replicasOf(list []types.ReplicationStatusType) map[string]replica {
 		is := replica{key: sdk.ToString(r.KmsKeyId)}
 		if r.Status == types.StatusTypeFailed {
 			is.failed = "it failed"
-			if words := cleaned(sdk.ToString(r.StatusMessage)); words != "" {
+			if words := cloud1.Cleaned(sdk.ToString(r.StatusMessage)); words != "" {
 				is.failed = words
 			}
 		}
@@ -35,16 +35,9 @@ func replicasOf(list []types.ReplicationStatusType) map[string]replica {
 	return all
 }
 
-// keyName is what identifies a key in its account and region, of its ARN, its id or its alias. The account's own key is "".
+// keyName is what identifies a key. The account's own key is "".
 func keyName(key string) string {
-	if strings.HasPrefix(key, "arn:") {
-		if _, own, ok := strings.Cut(key, ":alias/"); ok {
-			key = "alias/" + own
-		} else if _, id, ok := strings.Cut(key, ":key/"); ok {
-			key = id
-		}
-	}
-	if key == "alias/aws/secretsmanager" {
+	if key = cloud1.KeyName(key); key == "alias/aws/secretsmanager" {
 		return ""
 	}
 	return key
@@ -65,7 +58,7 @@ func (c *Config) additions(regions []string) (list []types.ReplicaRegionType) {
 // protect gives a secret the key and the replicas of the configuration. What the configuration does not give stays as it is.
 func (w *writing) protect(ctx context.Context, known *seen) error {
 	if w.config.KMSKeyID != "" && keyName(w.config.KMSKeyID) != keyName(known.key) {
-		_, err := do(ctx, w.dest, "UpdateSecret", true, w.api.UpdateSecret, &secretsmanager.UpdateSecretInput{SecretId: &w.was.ID, KmsKeyId: &w.config.KMSKeyID})
+		_, err := cloud1.Do(ctx, w.Session, "UpdateSecret", true, w.api.UpdateSecret, &secretsmanager.UpdateSecretInput{SecretId: &w.was.ID, KmsKeyId: &w.config.KMSKeyID})
 		if err != nil {
 			return w.why(ctx, err)
 		}
@@ -98,7 +91,7 @@ func (w *writing) protect(ctx context.Context, known *seen) error {
 	}
 	slices.Sort(add)
 	// A secret of the same name that is there already is another client's, and is not overwritten.
-	out, err := do(ctx, w.dest, "ReplicateSecretToRegions", true, w.api.ReplicateSecretToRegions, &secretsmanager.ReplicateSecretToRegionsInput{
+	out, err := cloud1.Do(ctx, w.Session, "ReplicateSecretToRegions", true, w.api.ReplicateSecretToRegions, &secretsmanager.ReplicateSecretToRegionsInput{
 		SecretId: &w.was.ID, AddReplicaRegions: w.config.additions(add),
 	})
 	if err != nil {
@@ -112,14 +105,14 @@ func (w *writing) protect(ctx context.Context, known *seen) error {
 func failedReplica(call string, all map[string]replica) error {
 	for _, region := range slices.Sorted(maps.Keys(all)) {
 		if why := all[region].failed; why != "" {
-			return client(destination.BadRequest, call+": the secret cannot be replicated to "+region+": "+why)
+			return cloud1.Client(destination.BadRequest, call+": the secret cannot be replicated to "+region+": "+why)
 		}
 	}
 	return nil
 }
 
 func (d *dest) unreplicate(ctx context.Context, id string, regions []string) error {
-	_, err := do(ctx, d, "RemoveRegionsFromReplication", true, d.api.RemoveRegionsFromReplication, &secretsmanager.RemoveRegionsFromReplicationInput{
+	_, err := cloud1.Do(ctx, d.Session, "RemoveRegionsFromReplication", true, d.api.RemoveRegionsFromReplication, &secretsmanager.RemoveRegionsFromReplicationInput{
 		SecretId: &id, RemoveReplicaRegions: regions,
 	})
 	return err
@@ -131,7 +124,7 @@ func (d *dest) removeReplicas(ctx context.Context, id string, replicas map[strin
 		return nil
 	}
 	err := d.unreplicate(ctx, id, slices.Sorted(maps.Keys(replicas)))
-	if errors.Is(err, notFound) {
+	if errors.Is(err, cloud1.NotFound) {
 		return nil
 	}
 	return err

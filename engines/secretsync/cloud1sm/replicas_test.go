@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm/cloud1smtest"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
@@ -92,7 +93,7 @@ func TestReplicaRegionsAreChecked(t *testing.T) {
 		{engines.StringMap{"us-east-1": otherKey}, "is a key in region us-west-2, but the replica's region is us-east-1"},
 		{engines.StringMap{" US-West-2 ": otherKey}, ""},
 	} {
-		c := &cloud1sm.Config{Region: "eu-central-1", ReplicaRegions: test.regions}
+		c := &cloud1sm.Config{Account: cloud1.Account{Region: "eu-central-1"}, ReplicaRegions: test.regions}
 		problems := strings.Join(c.Check(), "; ")
 		if test.want == "" && problems != "" || !strings.Contains(problems, test.want) {
 			t.Errorf("%v: %q, want %q", test.regions, problems, test.want)

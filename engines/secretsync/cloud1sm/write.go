@@ -13,6 +13,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager/types"
 
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
@@ -20,24 +21,24 @@ import (
 func (d *dest) Write(ctx context.Context, it destination.Item, was destination.Found) (destination.Held, error) {
 	switch {
 	case len(it.Value) == 0:
-		return destination.Held{}, client(destination.BadRequest, "AWS takes no empty value: give the secret at least 1 byte")
+		return destination.Held{}, cloud1.Client(destination.BadRequest, "AWS takes no empty value: give the secret at least 1 byte")
 	case len(it.Value) > maxValueBytes:
-		return destination.Held{}, client(destination.TooLarge, fmt.Sprintf("AWS takes at most %d bytes, the value has %d", maxValueBytes, len(it.Value)))
+		return destination.Held{}, cloud1.Client(destination.TooLarge, fmt.Sprintf("AWS takes at most %d bytes, the value has %d", maxValueBytes, len(it.Value)))
 	case checkName(it.Name) != "":
-		return destination.Held{}, client(destination.BadRequest, checkName(it.Name))
+		return destination.Held{}, cloud1.Client(destination.BadRequest, checkName(it.Name))
 	case was.State == destination.Absent:
 		return d.create(ctx, it)
 	case was.ID == "":
-		return destination.Held{}, internalError("a write over something without an id")
+		return destination.Held{}, destination.InternalError("a write over something without an id")
 	case was.Name != it.Name:
-		return destination.Held{}, internalError("a write over something with another name")
+		return destination.Held{}, destination.InternalError("a write over something with another name")
 	}
 	w := &writing{dest: d, it: it, was: was}
 	held, err := w.run(ctx)
 	if err != nil {
 		e, ok := errors.AsType[*destination.Error](err)
 		if !ok {
-			e = internalError("a write failed")
+			e = destination.InternalError("a write failed")
 		}
 		e.Unknown = e.Unknown || w.begun
 		return destination.Held{}, e
@@ -53,17 +54,6 @@ func content(value []byte) (text *string, binary []byte) {
 	return nil, value
 }
 
-func wantedTags(it destination.Item) map[string]string {
-	tags := maps.Clone(it.Tags)
-	if tags == nil {
-		tags = map[string]string{}
-	}
-	if it.OwnerTag != "" {
-		tags[markKey] = it.OwnerTag
-	}
-	return tags
-}
-
 func listOf(tags map[string]string) (list []types.Tag) {
 	for _, key := range slices.Sorted(maps.Keys(tags)) {
 		list = append(list, types.Tag{Key: sdk.String(key), Value: sdk.String(tags[key])})
@@ -73,9 +63,9 @@ func listOf(tags map[string]string) (list []types.Tag) {
 
 // create makes a secret with all that it has, or nothing.
 func (d *dest) create(ctx context.Context, it destination.Item) (destination.Held, error) {
-	tags := wantedTags(it)
-	if len(tags) > maxTags {
-		return destination.Held{}, tooManyTags(len(tags))
+	tags := cloud1.Tags(it)
+	if err := cloud1.CheckTags(len(tags)); err != nil {
+		return destination.Held{}, err
 	}
 	in := &secretsmanager.CreateSecretInput{Name: &it.Name, ClientRequestToken: &it.Token, Tags: listOf(tags)}
 	in.SecretString, in.SecretBinary = content(it.Value)
@@ -83,15 +73,15 @@ func (d *dest) create(ctx context.Context, it destination.Item) (destination.Hel
 		in.KmsKeyId = &d.config.KMSKeyID
 	}
 	in.AddReplicaRegions = d.config.additions(slices.Sorted(maps.Keys(d.config.ReplicaRegions)))
-	out, err := do(ctx, d, "CreateSecret", true, d.api.CreateSecret, in)
-	if errors.Is(err, invalidRequest) {
+	out, err := cloud1.Do(ctx, d.Session, "CreateSecret", true, d.api.CreateSecret, in)
+	if errors.Is(err, cloud1.InvalidRequest) {
 		return destination.Held{}, d.blocked(ctx, it.Name, err)
 	}
 	if err != nil {
 		return destination.Held{}, err
 	}
 	if out.ARN == nil || sdk.ToString(out.Name) != it.Name || sdk.ToString(out.VersionId) != it.Token {
-		return destination.Held{}, unexpectedResponse("CreateSecret", true)
+		return destination.Held{}, cloud1.UnexpectedResponse("CreateSecret", true)
 	}
 	return destination.Held{ID: *out.ARN, Version: it.Token}, nil
 }
@@ -105,17 +95,13 @@ func (d *dest) blocked(ctx context.Context, name string, refusal error) error {
 	case found.State == destination.Absent: // but its name is not free yet
 		return recovering("CreateSecret: AWS is still deleting a secret of this name")
 	case found.State == destination.Deleted:
-		return client(destination.Exists, "CreateSecret: a secret of this name is scheduled for deletion")
+		return cloud1.Client(destination.Exists, "CreateSecret: a secret of this name is scheduled for deletion")
 	}
-	return client(destination.Exists, "CreateSecret: there is a secret of this name")
+	return cloud1.Client(destination.Exists, "CreateSecret: there is a secret of this name")
 }
 
 func recovering(text string) *destination.Error {
 	return &destination.Error{Class: destination.External, Code: destination.Recovering, Text: text}
-}
-
-func tooManyTags(n int) *destination.Error {
-	return client(destination.Quota, fmt.Sprintf("a secret has at most %d tags, this one would have %d: take some away", maxTags, n))
 }
 
 // writing is one write over a secret that is there.
@@ -138,7 +124,7 @@ func (w *writing) run(ctx context.Context) (held destination.Held, err error) {
 		}
 		known = found.Handle.(*seen)
 	}
-	set, unset, err := w.tagChanges(known.tags)
+	set, unset, err := cloud1.TagChanges(w.it, known.tags)
 	if err != nil {
 		return held, err
 	}
@@ -161,30 +147,7 @@ func (w *writing) run(ctx context.Context) (held destination.Held, err error) {
 }
 
 func changed() *destination.Error {
-	return client(destination.Changed, "another client has changed the secret since it was looked at")
-}
-
-// tagChanges returns what has to be set and taken away. The vendor limits the number of tags.
-func (w *writing) tagChanges(are map[string]string) (set map[string]string, unset []string, err error) {
-	left, set := maps.Clone(are), map[string]string{}
-	wanted := wantedTags(w.it)
-	for _, key := range w.it.OldTags {
-		_, is := are[key]
-		if _, stays := wanted[key]; is && !stays {
-			unset = append(unset, key)
-			delete(left, key)
-		}
-	}
-	for key, value := range wanted {
-		if is, ok := are[key]; !ok || is != value {
-			set[key] = value
-		}
-		left[key] = value
-	}
-	if len(left) > maxTags {
-		return nil, nil, tooManyTags(len(left))
-	}
-	return set, unset, nil
+	return cloud1.Client(destination.Changed, "another client has changed the secret since it was looked at")
 }
 
 // restore recovers a secret that is scheduled for deletion.
@@ -192,7 +155,7 @@ func (w *writing) restore(ctx context.Context) error {
 	if w.was.State != destination.Deleted {
 		return nil
 	}
-	_, err := do(ctx, w.dest, "RestoreSecret", true, w.api.RestoreSecret, &secretsmanager.RestoreSecretInput{SecretId: &w.was.ID})
+	_, err := cloud1.Do(ctx, w.Session, "RestoreSecret", true, w.api.RestoreSecret, &secretsmanager.RestoreSecretInput{SecretId: &w.was.ID})
 	if err != nil {
 		return w.why(ctx, err)
 	}
@@ -203,14 +166,14 @@ func (w *writing) restore(ctx context.Context) error {
 // tag sets the tags that are not there yet. Those that go make room first.
 func (w *writing) tag(ctx context.Context, set map[string]string, unset []string) error {
 	if len(unset) > 0 {
-		_, err := do(ctx, w.dest, "UntagResource", true, w.api.UntagResource, &secretsmanager.UntagResourceInput{SecretId: &w.was.ID, TagKeys: unset})
+		_, err := cloud1.Do(ctx, w.Session, "UntagResource", true, w.api.UntagResource, &secretsmanager.UntagResourceInput{SecretId: &w.was.ID, TagKeys: unset})
 		if err != nil {
 			return w.why(ctx, err)
 		}
 		w.begun = true
 	}
 	if len(set) > 0 {
-		_, err := do(ctx, w.dest, "TagResource", true, w.api.TagResource, &secretsmanager.TagResourceInput{SecretId: &w.was.ID, Tags: listOf(set)})
+		_, err := cloud1.Do(ctx, w.Session, "TagResource", true, w.api.TagResource, &secretsmanager.TagResourceInput{SecretId: &w.was.ID, Tags: listOf(set)})
 		if err != nil {
 			return w.why(ctx, err)
 		}
@@ -223,15 +186,15 @@ func (w *writing) tag(ctx context.Context, set map[string]string, unset []string
 func (w *writing) put(ctx context.Context) error {
 	in := &secretsmanager.PutSecretValueInput{SecretId: &w.was.ID, ClientRequestToken: &w.it.Token, VersionStages: []string{written}}
 	in.SecretString, in.SecretBinary = content(w.it.Value)
-	out, err := do(ctx, w.dest, "PutSecretValue", true, w.api.PutSecretValue, in)
-	if errors.Is(err, exists) {
-		return internalError("PutSecretValue: the token of this write has been used for another value")
+	out, err := cloud1.Do(ctx, w.Session, "PutSecretValue", true, w.api.PutSecretValue, in)
+	if errors.Is(err, cloud1.Exists) {
+		return destination.InternalError("PutSecretValue: the token of this write has been used for another value")
 	}
 	if err != nil {
 		return w.why(ctx, err)
 	}
 	if sdk.ToString(out.ARN) != w.was.ID || sdk.ToString(out.VersionId) != w.it.Token {
-		return unexpectedResponse("PutSecretValue", true)
+		return cloud1.UnexpectedResponse("PutSecretValue", true)
 	}
 	if slices.Contains(out.VersionStages, current) { // by an attempt before this one, or as the first version that there is
 		return nil
@@ -240,7 +203,7 @@ func (w *writing) put(ctx context.Context) error {
 	if w.was.Version != "" {
 		move.RemoveFromVersionId = &w.was.Version
 	}
-	_, err = do(ctx, w.dest, "UpdateSecretVersionStage", true, w.api.UpdateSecretVersionStage, move)
+	_, err = cloud1.Do(ctx, w.Session, "UpdateSecretVersionStage", true, w.api.UpdateSecretVersionStage, move)
 	if err != nil {
 		return w.why(ctx, err)
 	}
@@ -249,10 +212,10 @@ func (w *writing) put(ctx context.Context) error {
 
 // why looks at a secret whose write was rejected: whether it is still the one that was found.
 func (w *writing) why(ctx context.Context, refusal error) error {
-	if errors.Is(refusal, notFound) {
+	if errors.Is(refusal, cloud1.NotFound) {
 		return changed()
 	}
-	if !errors.Is(refusal, invalidRequest) && !errors.Is(refusal, invalidParameter) {
+	if !errors.Is(refusal, cloud1.InvalidRequest) && !errors.Is(refusal, cloud1.InvalidParameter) {
 		return refusal
 	}
 	is, err := w.describe(ctx, w.was.ID)
@@ -281,7 +244,7 @@ func (d *dest) Delete(ctx context.Context, was destination.Found) error {
 	case was.State == destination.Absent:
 		return nil
 	case was.ID == "":
-		return internalError("a deletion of something without an id")
+		return destination.InternalError("a deletion of something without an id")
 	case was.State == destination.Deleted && days != 0:
 		return nil
 	}
@@ -303,11 +266,11 @@ func (d *dest) Delete(ctx context.Context, was destination.Found) error {
 	} else {
 		in.RecoveryWindowInDays = sdk.Int64(int64(days))
 	}
-	_, err = do(ctx, d, "DeleteSecret", true, d.api.DeleteSecret, in)
+	_, err = cloud1.Do(ctx, d.Session, "DeleteSecret", true, d.api.DeleteSecret, in)
 	switch {
-	case err == nil, errors.Is(err, notFound):
+	case err == nil, errors.Is(err, cloud1.NotFound):
 		return nil
-	case errors.Is(err, invalidRequest):
+	case errors.Is(err, cloud1.InvalidRequest):
 		if is, looked := d.describe(ctx, was.ID); looked == nil && is.State != destination.Present {
 			return nil
 		}

@@ -144,9 +144,11 @@ type Rules struct {
 	Fold     func(name string) string
 	MinValue int // fewest bytes of a value
 	MaxValue int // most bytes of a value
-	MaxTotal int // most bytes of all values together; 0: no limit of its own
-	MaxNames int // most names; 0: no limit of its own
-	MaxTags  int // most tags besides the ownership tag; 0: there are none
+	// CheckValue returns why the destination does not take a value of legal length, without a word of it; nil: it takes any.
+	CheckValue func(value []byte) (problem string)
+	MaxTotal   int // most bytes of all values together; 0: no limit of its own
+	MaxNames   int // most names; 0: no limit of its own
+	MaxTags    int // most tags besides the ownership tag; 0: there are none
 	// CheckTag returns why a tag is not legal, "" if it is; nil where there are none.
 	CheckTag func(key, value string) (problem string)
 	// Marks says that Found.Mark tells whose a name is. Where it is false the sync state has to know by ID and Version.

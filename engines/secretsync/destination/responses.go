@@ -109,6 +109,9 @@ func certificateProblem(err error) string {
 	return "it is not valid"
 }
 
+// InternalError is an error of ours: something that no caller may do.
+func InternalError(text string) *Error { return &Error{Class: Internal, Code: Unexpected, Text: text} }
+
 // UnexpectedResponse is the error of a response of a vendor that is not what it should be.
 func UnexpectedResponse(vendor string, unknown bool) *Error {
 	return &Error{Class: External, Code: Unexpected, Unknown: unknown, Text: vendor + " gave an unexpected response"}

@@ -2,7 +2,6 @@ package gitlab
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -61,14 +60,10 @@ func (c *client) one(name string) string {
 
 var absent = &destination.Error{Class: destination.Client, Code: destination.Changed, Text: "the variable has been deleted by another client"}
 
-func (c *client) send(ctx context.Context, method, at string, body *variable, into any) (http.Header, error) {
+func (c *client) send(ctx context.Context, method, at string, body, into any) (http.Header, error) {
 	what := wire.Call{Method: method, URL: at, Writes: method != http.MethodGet}
-	if body != nil {
-		data, err := json.Marshal(body)
-		if err != nil {
-			return nil, internal("a request could not be made")
-		}
-		what.Body, what.Header = data, http.Header{"Content-Type": {"application/json"}}
+	if err := c.Encode(&what, body); err != nil {
+		return nil, err
 	}
 	resp, err := c.Do(ctx, what)
 	switch {

@@ -31,17 +31,13 @@ type dest struct {
 func open(c destination.Config, env destination.Env) (*dest, error) {
 	config, ok := c.(*Config)
 	if !ok {
-		return nil, internal(fmt.Sprintf("a configuration of the type %T", c))
+		return nil, destination.InternalError(fmt.Sprintf("gitlab: a configuration of the type %T", c))
 	}
 	cl, err := newClient(config, env)
 	if err != nil {
 		return nil, err
 	}
 	return &dest{client: cl, config: *config, key: []byte(rand.Text())}, nil
-}
-
-func internal(text string) error {
-	return &destination.Error{Class: destination.Internal, Code: destination.Unexpected, Text: typeName + ": " + text}
 }
 
 func reject(code, text string) error {
@@ -129,7 +125,7 @@ func (d *dest) check(it destination.Item) error {
 	case d.config.Masked && !masked:
 		return reject(destination.BadRequest, "the value cannot be masked: "+maskRule)
 	case tagOf(description(it.OwnerTag)) != it.OwnerTag || it.OwnerTag == "":
-		return internal("the ownership tag is not one")
+		return destination.InternalError("gitlab: the ownership tag is not one")
 	}
 	return nil
 }

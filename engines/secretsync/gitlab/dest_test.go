@@ -3,6 +3,7 @@ package gitlab_test
 import (
 	"net/http"
 	"reflect"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,28 +23,16 @@ func config() gitlab.Config {
 	return gitlab.Config{AccessToken: gitlabtest.Token, ProjectID: "acme/web", Scope: "production", Raw: true}
 }
 
-func environment(s *gitlabtest.Server) destination.Env {
-	return destination.Env{Client: &http.Client{Transport: &http.Transport{}}, URL: s.URL}
-}
-
 func openWith(t *testing.T, c gitlab.Config, env destination.Env) destination.Destination {
 	t.Helper()
-	if p := c.Check(); p != nil {
-		t.Fatal(p)
-	}
-	d, err := gitlab.Type.Open(&c, env)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { d.Close() }) //nolint:errcheck // it has nothing to lose
-	return d
+	return desttest.Open(t, gitlab.Type, &c, env)
 }
 
 func rig(t *testing.T, c gitlab.Config) (*gitlabtest.Server, destination.Destination) {
 	t.Helper()
 	s := gitlabtest.New(t)
 	s.Add("projects", "acme/web")
-	return s, openWith(t, c, environment(s))
+	return s, openWith(t, c, desttest.At(s.URL))
 }
 
 func fails(t *testing.T, err error, code string) *destination.Error {
@@ -62,7 +51,16 @@ type fake struct {
 }
 
 func (f *fake) Open(t *testing.T) destination.Destination {
-	return openWith(t, f.conf, environment(f.Server))
+	return openWith(t, f.conf, desttest.At(f.URL))
+}
+func (f *fake) OpenThrough(t *testing.T, h desttest.Hook) destination.Destination {
+	return openWith(t, f.conf, desttest.Through(h, f.URL))
+}
+
+func (f *fake) EndlessLists() map[string]func(*http.Request, int) (http.Header, string) {
+	return map[string]func(*http.Request, int) (http.Header, string){"always another page": func(_ *http.Request, n int) (http.Header, string) {
+		return http.Header{"X-Next-Page": {strconv.Itoa(n + 1)}}, `[{"key":"A","environment_scope":"*"}]`
+	}}
 }
 func (f *fake) Put(_ *testing.T, name, value string)         { f.Server.Put(f.of, name, f.scope, value) }
 func (f *fake) Get(_ *testing.T, name string) (string, bool) { return f.Value(f.of, name, f.scope) }
@@ -250,12 +248,6 @@ func TestWire(t *testing.T) {
 	desttest.Blocked(t, open, func(r *http.Request) bool {
 		return r.URL.String() == "https://gitlab.com/api/v4/projects/acme%2Fweb/variables/A?filter%5Benvironment_scope%5D=production"
 	}, gitlabtest.Token)
-	s, _ := rig(t, config())
-	desttest.Deadlines(t, func(h desttest.Hook) destination.Destination {
-		env := environment(s)
-		env.Client = &http.Client{Transport: h}
-		return open(env)
-	}, item("A", "the-value"))
 	c := config()
 	desttest.Closes(t, gitlab.Type, &c, destination.Env{})
 }

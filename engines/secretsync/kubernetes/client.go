@@ -46,6 +46,7 @@ func newClient(c *Config, env destination.Env) (*client, error) {
 		return nil, err
 	}
 	w.Header.Set("Authorization", "Bearer "+c.Token.Reveal())
+	w.Header.Set("Accept", "application/json")
 	server := c.APIServer
 	if env.URL != "" {
 		server = strings.TrimRight(env.URL, "/")
@@ -56,7 +57,7 @@ func newClient(c *Config, env destination.Env) (*client, error) {
 // trusting returns a client that connects as the operator allows, and trusts only the certificates of ca_cert.
 func trusting(pem string, env destination.Env) (*http.Client, error) {
 	if env.Dial == nil || env.TLS == nil {
-		return nil, internal("there is nothing to connect with")
+		return nil, destination.InternalError("kubernetes: there is nothing to connect with")
 	}
 	trust := env.TLS.Clone()
 	trust.RootCAs = x509.NewCertPool()
@@ -85,21 +86,8 @@ var missing = &destination.Error{Class: destination.Client, Code: destination.Ch
 
 // send makes a call; into, if not nil, gets the body of a response of 2xx.
 func (c *client) send(ctx context.Context, what wire.Call, body, into any) (http.Header, error) {
-	if body != nil {
-		data, err := json.Marshal(body)
-		if err != nil {
-			return nil, internal("a request could not be made")
-		}
-		what.Body = data
-	}
-	if what.Header == nil {
-		what.Header = http.Header{}
-	}
-	if body != nil && what.Header.Get("Content-Type") == "" {
-		what.Header.Set("Content-Type", plainJSON)
-	}
-	if what.Header.Get("Accept") == "" {
-		what.Header.Set("Accept", plainJSON)
+	if err := c.Encode(&what, body); err != nil {
+		return nil, err
 	}
 	resp, err := c.Do(ctx, what)
 	switch {

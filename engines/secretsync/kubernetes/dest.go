@@ -24,7 +24,7 @@ type dest struct {
 func open(c destination.Config, env destination.Env) (*dest, error) {
 	config, ok := c.(*Config)
 	if !ok {
-		return nil, internal(fmt.Sprintf("a configuration of the type %T", c))
+		return nil, destination.InternalError(fmt.Sprintf("kubernetes: a configuration of the type %T", c))
 	}
 	cl, err := newClient(config, env)
 	if err != nil {
@@ -92,7 +92,7 @@ func (d *dest) replace(ctx context.Context, it destination.Item, was destination
 	old, ok := was.Handle.(*seen)
 	switch {
 	case !ok:
-		return nil, internal("a Secret that was not read")
+		return nil, destination.InternalError("kubernetes: a Secret that was not read")
 	case old.deleting:
 		return nil, &destination.Error{Class: destination.External, Code: destination.Recovering, Text: "the Secret is being deleted, and waits for its finalizers"}
 	case old.immutable:

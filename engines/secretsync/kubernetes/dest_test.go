@@ -25,28 +25,16 @@ func config() kubernetes.Config {
 	return kubernetes.Config{APIServer: "https://cluster.example.com:6443", Token: kubernetestest.Token, Namespace: "shop"}
 }
 
-func environment(s *kubernetestest.Server) destination.Env {
-	return destination.Env{Client: &http.Client{Transport: &http.Transport{}}, URL: s.URL}
-}
-
 func openWith(t *testing.T, c kubernetes.Config, env destination.Env) destination.Destination {
 	t.Helper()
-	if p := c.Check(); p != nil {
-		t.Fatal(p)
-	}
-	d, err := kubernetes.Type.Open(&c, env)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { d.Close() }) //nolint:errcheck // it has nothing to lose
-	return d
+	return desttest.Open(t, kubernetes.Type, &c, env)
 }
 
 func rig(t *testing.T) (*kubernetestest.Server, destination.Destination) {
 	t.Helper()
 	s := kubernetestest.New(t)
 	s.AddNamespace("shop")
-	return s, openWith(t, config(), environment(s))
+	return s, openWith(t, config(), desttest.At(s.URL))
 }
 
 func fails(t *testing.T, err error, code string) *destination.Error {
@@ -68,7 +56,21 @@ func whole(name, value string) destination.Item {
 type fake struct{ *kubernetestest.Server }
 
 func (f *fake) Open(t *testing.T) destination.Destination {
-	return openWith(t, config(), environment(f.Server))
+	return openWith(t, config(), desttest.At(f.URL))
+}
+func (f *fake) OpenThrough(t *testing.T, h desttest.Hook) destination.Destination {
+	return openWith(t, config(), desttest.Through(h, f.URL))
+}
+
+func (f *fake) EndlessLists() map[string]func(*http.Request, int) (http.Header, string) {
+	page := func(next func(n int) int) func(*http.Request, int) (http.Header, string) {
+		return func(_ *http.Request, n int) (http.Header, string) {
+			return nil, fmt.Sprintf(`{"kind":"PartialObjectMetadataList","metadata":{"continue":"%d"},"items":[]}`, next(n))
+		}
+	}
+	return map[string]func(*http.Request, int) (http.Header, string){
+		"always another page": page(func(n int) int { return n }), "in a circle": page(func(int) int { return 1 }),
+	}
 }
 func (f *fake) Put(_ *testing.T, name, value string) { f.Server.Put("shop", name, "value", value) }
 func (f *fake) Get(t *testing.T, name string) (string, bool) {
@@ -168,7 +170,7 @@ func TestTypes(t *testing.T) {
 	s.AddNamespace("shop")
 	c := config()
 	c.SecretType = "kubernetes.io/tls"
-	d := openWith(t, c, environment(s))
+	d := openWith(t, c, desttest.At(s.URL))
 	if checks := d.Verify(t.Context()); failing(checks) != "" {
 		t.Errorf("%+v", checks)
 	}
@@ -266,12 +268,12 @@ func TestVerify(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := config()
 			tt.change(&c)
-			if checks := openWith(t, c, environment(s)).Verify(t.Context()); failing(checks) != tt.want {
+			if checks := openWith(t, c, desttest.At(s.URL)).Verify(t.Context()); failing(checks) != tt.want {
 				t.Errorf("%+v", checks)
 			}
 		})
 	}
-	if _, err := openWith(t, func() kubernetes.Config { c := config(); c.Namespace = "none"; return c }(), environment(s)).
+	if _, err := openWith(t, func() kubernetes.Config { c := config(); c.Namespace = "none"; return c }(), desttest.At(s.URL)).
 		Write(t.Context(), item("a", "the-value"), destination.Found{Name: "a"}); err == nil {
 		t.Error("written without a namespace")
 	} else {
@@ -323,7 +325,7 @@ func TestOtherServers(t *testing.T) {
 				_, _ = w.Write([]byte(tt.body))
 			}))
 			defer l.Close()
-			d := openWith(t, config(), destination.Env{Client: &http.Client{Transport: &http.Transport{}}, URL: l.URL})
+			d := openWith(t, config(), desttest.At(l.URL))
 			_, err := d.Read(t.Context(), "a")
 			fails(t, err, tt.code)
 			_, err = d.Write(t.Context(), item("a", "the-value"), destination.Found{Name: "a"})
@@ -364,12 +366,6 @@ func TestWire(t *testing.T) {
 	desttest.Blocked(t, open, func(r *http.Request) bool {
 		return r.URL.String() == "https://cluster.example.com:6443/api/v1/namespaces/shop/secrets/a"
 	}, kubernetestest.Token)
-	s, _ := rig(t)
-	desttest.Deadlines(t, func(h desttest.Hook) destination.Destination {
-		env := environment(s)
-		env.Client = &http.Client{Transport: h}
-		return open(env)
-	}, item("a", "the-value"))
 	c := config()
 	desttest.Closes(t, kubernetes.Type, &c, destination.Env{})
 	_, err := kubernetes.Type.Open(&c, destination.Env{})

@@ -149,7 +149,3 @@ func invalid(text string) error {
 func tooLarge(n int) error {
 	return &destination.Error{Class: destination.Client, Code: destination.TooLarge, Text: fmt.Sprintf("the value has %d bytes, a Secret has at most %d (1 MiB)", n, maxData)}
 }
-
-func internal(text string) error {
-	return &destination.Error{Class: destination.Internal, Code: destination.Unexpected, Text: typeName + ": " + text}
-}

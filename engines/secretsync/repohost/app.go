@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
-	"github.com/google/go-github/v89/github"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/wire"
 )
 
 const (
@@ -84,16 +84,19 @@ func (a *appTokens) issue(ctx context.Context, c *client) error {
 	if err != nil {
 		return &destination.Error{Class: destination.Client, Code: destination.Denied, Text: "the private key of the GitHub App " + a.name + " cannot sign"}
 	}
-	var in github.InstallationToken
+	var in struct {
+		Token     string    `json:"token"`
+		ExpiresAt time.Time `json:"expires_at"`
+	}
 	resp, err := c.send(ctx, call{method: http.MethodPost, path: "app/installations/" + strconv.FormatInt(a.installation, 10) + "/access_tokens", into: &in}, assertion)
 	if err != nil {
 		return a.refusal(resp, err, now)
 	}
-	if tokenProblem(in.GetToken()) != "" || in.GetToken() == "" || in.ExpiresAt == nil {
+	if tokenProblem(in.Token) != "" || in.Token == "" || in.ExpiresAt.IsZero() {
 		return destination.UnexpectedResponse("GitHub", false)
 	}
-	life := destination.RetryAt(resp.Header, in.ExpiresAt.Time)
-	a.token, a.until = in.GetToken(), now.Add(max(life-renewBefore, life/2))
+	life := destination.RetryAt(resp.Header, in.ExpiresAt)
+	a.token, a.until = in.Token, now.Add(max(life-renewBefore, life/2))
 	return nil
 }
 
@@ -106,12 +109,12 @@ func (a *appTokens) assertion(now time.Time) (string, error) {
 }
 
 // refusal returns an error that says what is wrong with the app, where the response tells.
-func (a *appTokens) refusal(resp *github.Response, err error, now time.Time) error {
+func (a *appTokens) refusal(resp *wire.Response, err error, now time.Time) error {
 	if resp == nil {
 		return err
 	}
 	text, who := "", "the GitHub App "+a.name
-	switch resp.StatusCode {
+	switch resp.Status {
 	case http.StatusUnauthorized:
 		text = "GitHub does not accept the signature of " + who + ": app_id and private_key do not belong together, or the key or the app was deleted"
 		if at, perr := http.ParseTime(resp.Header.Get("Date")); perr == nil {

@@ -43,7 +43,7 @@ func appRig(t *testing.T) (*repohosttest.Server, destination.Destination) {
 }
 
 func appEnvironment(s *repohosttest.Server) destination.Env {
-	env := environment(s)
+	env := desttest.At(s.URL)
 	env.App = &destination.App{ID: appID, Key: appKey()}
 	return env
 }
@@ -152,7 +152,7 @@ func TestAppIsOfOneInstallation(t *testing.T) {
 		"of github.com":      {"https://evil.example", &destination.App{ID: appID, Key: appKey()}, "is one of github.com"},
 		"of another company": {"", &destination.App{ID: appID, Key: appKey(), URL: "https://ghe.corp"}, "is one of https://ghe.corp"},
 	} {
-		c, env := withApp(), environment(s)
+		c, env := withApp(), desttest.At(s.URL)
 		c.EnterpriseURL, env.App = test.url, test.app
 		_, err := repohost.Type.Open(&c, env)
 		if e := fails(t, err, destination.Denied); !strings.Contains(e.Text, test.want) {
@@ -205,7 +205,7 @@ func TestEnterpriseURL(t *testing.T) {
 	s.AddRepository("octo", "app")
 	c := repo()
 	c.EnterpriseURL = url
-	env := environment(repohosttest.New(t))
+	env := desttest.At(repohosttest.New(t).URL)
 	env.Client = s.Client()
 	write(t, openWith(t, c, env), "A", "the-value")
 	if got, _ := s.Get(app, "A"); got != "the-value" {

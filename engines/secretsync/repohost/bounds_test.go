@@ -22,61 +22,7 @@ import (
 func hookedRig(t *testing.T, h desttest.Hook) (*repohosttest.Server, destination.Destination) {
 	s := repohosttest.New(t)
 	s.AddRepository("octo", "app")
-	env := environment(s)
-	env.Client = &http.Client{Transport: h}
-	return s, openWith(t, repo(), env)
-}
-
-func TestLongAnswersAreCut(t *testing.T) {
-	for _, status := range []int{200, 201, 422, 500} {
-		read := 0
-		_, d := hookedRig(t, func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
-			return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(desttest.Endless{N: &read}), Request: r}, nil
-		})
-		if _, err := d.Read(t.Context(), "A"); err == nil {
-			t.Errorf("%d: it makes sense", status)
-		}
-		if read > 10<<20 {
-			t.Errorf("%d: %d bytes are read", status, read)
-		}
-	}
-}
-
-// Calls have a timeout even without a deadline of the context.
-func TestEveryCallHasADeadline(t *testing.T) {
-	desttest.Deadlines(t, func(h desttest.Hook) destination.Destination {
-		_, d := hookedRig(t, h)
-		return d
-	}, item("A", "the-value"))
-}
-
-// A list that leads nowhere ends.
-func TestListThatDoesNotEnd(t *testing.T) {
-	for name, next := range map[string]func(n int) int{
-		"always another page": func(n int) int { return n + 1 },
-		"in a circle":         func(int) int { return 1 },
-		"leaps":               func(n int) int { return n + 2 },
-	} {
-		t.Run(name, func(t *testing.T) {
-			n := 0
-			_, d := hookedRig(t, func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
-				if n++; n > 1000 {
-					return nil, errors.New("it goes on and on")
-				}
-				link := fmt.Sprintf(`<https://%s%s?per_page=100&page=%d>; rel="next"`, r.URL.Host, r.URL.Path, next(n))
-				body := `{"total_count":1,"secrets":[]}`
-				return &http.Response{StatusCode: 200, Header: http.Header{"Link": {link}}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
-			})
-			ends := false
-			for _, err := range d.List(t.Context()) {
-				fails(t, err, destination.Unexpected)
-				ends = true
-			}
-			if !ends || n > 100 {
-				t.Errorf("%d pages, with an error: %v", n, ends)
-			}
-		})
-	}
+	return s, openWith(t, repo(), desttest.Through(h, s.URL))
 }
 
 // A refusal that has nothing to do with the key is not tried again.

@@ -3,57 +3,46 @@ package repohost
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
-	"net/http/httptrace"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
-	"github.com/google/go-github/v89/github"
-
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/wire"
 	"github.com/coffer-project/coffer/engines/secretsync/githubapp"
 )
 
 const (
-	callTimeout = 30 * time.Second // of a call whose context has no end
-	maxAnswer   = 8 << 20          // bytes
-	leastWait   = time.Minute      // the vendor's word for limits that come without a time
+	vendorURL = "https://api.github.com"
+	leastWait = time.Minute // the vendor's word for limits that come without a time
 )
 
-// client makes calls, each once.
+// client makes calls, each once. A redirect, which is not followed, means that the repository has another name now: its secrets would be
+// written, but not where Location says.
 type client struct {
-	api   *github.Client
+	*wire.Client
+	api   string     // URL without a slash at the end
 	token string     // fixed; "" with app
 	app   *appTokens // nil without app_name
 	base  string     // path of the secrets, without a slash at the end
-	idle  func()     // closes connections
 }
 
 // newClient returns a client for the secrets that a resolved configuration names.
 func newClient(c Config, env destination.Env) (*client, error) {
-	if env.Client == nil {
-		return nil, internal("no HTTP client")
-	}
-	hc := *env.Client
-	// A redirect means that the repository has another name now. Its secrets would be written, but not where Location says.
-	hc.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	hc.Transport = bounded{next: hc.Transport}
-	opts := []github.ClientOptionsFunc{
-		github.WithHTTPClient(&hc), github.WithUserAgent("coffer"),
-		github.WithDisableRateLimitCheck(), // package workqueue limits the calls
-	}
-	if u := cmp.Or(githubapp.APIURL(c.EnterpriseURL), env.URL); u != "" {
-		u = strings.TrimSuffix(u, "/") + "/"
-		opts = append(opts, github.WithURLs(&u, nil))
-	}
-	api, err := github.NewClient(opts...)
+	w, err := wire.New("GitHub", "access_token", env)
 	if err != nil {
-		return nil, internal("the operator's URL of repohost is not one")
+		return nil, err
+	}
+	w.Header.Set("Accept", "application/vnd.github+json")
+	w.Header.Set("X-Github-Api-Version", "2022-11-28")
+	api, err := w.Base(cmp.Or(githubapp.APIURL(c.EnterpriseURL), env.URL), vendorURL)
+	if err != nil {
+		return nil, err
 	}
 	base := "repos/" + c.RepositoryOwner + "/" + c.RepisitoryName + "/actions/secrets"
 	switch {
@@ -62,29 +51,12 @@ func newClient(c Config, env destination.Env) (*client, error) {
 	case c.EnvironmentName != "":
 		base = "repos/" + c.RepositoryOwner + "/" + c.RepisitoryName + "/environments/" + url.PathEscape(c.EnvironmentName) + "/secrets"
 	}
-	cl := &client{api: api, token: c.AccessToken.Reveal(), base: base, idle: env.Client.CloseIdleConnections}
+	cl := &client{Client: w, api: api, token: c.AccessToken.Reveal(), base: base}
 	if c.AppName != "" {
 		cl.app, err = newAppTokens(&c, env.App)
+		w.Credential = cl.credential()
 	}
 	return cl, err
-}
-
-// bounded cuts answers that are too long to be true.
-type bounded struct{ next http.RoundTripper }
-
-func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
-	next := b.next
-	if next == nil {
-		next = http.DefaultTransport
-	}
-	resp, err := next.RoundTrip(r)
-	if err == nil {
-		resp.Body = struct {
-			io.Reader
-			io.Closer
-		}{io.LimitReader(resp.Body, maxAnswer), resp.Body}
-	}
-	return resp, err
 }
 
 // call is one request.
@@ -99,7 +71,7 @@ type call struct {
 
 // do makes a call. The response is there if there was one; the error, nil for 2xx and 304, is a *destination.Error. A token of an app
 // that has ended before its time is replaced once.
-func (c *client) do(ctx context.Context, what call) (*github.Response, error) {
+func (c *client) do(ctx context.Context, what call) (*wire.Response, error) {
 	if c.app == nil {
 		return c.send(ctx, what, c.token)
 	}
@@ -108,7 +80,7 @@ func (c *client) do(ctx context.Context, what call) (*github.Response, error) {
 		return nil, err
 	}
 	resp, err := c.send(ctx, what, token)
-	if err == nil || fresh || resp == nil || resp.StatusCode != http.StatusUnauthorized {
+	if err == nil || fresh || resp == nil || resp.Status != http.StatusUnauthorized {
 		return resp, err
 	}
 	c.app.drop(token)
@@ -119,83 +91,73 @@ func (c *client) do(ctx context.Context, what call) (*github.Response, error) {
 }
 
 // send makes a call with a token.
-func (c *client) send(ctx context.Context, what call, token string) (*github.Response, error) {
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, callTimeout)
-		defer cancel()
-	}
-	var sent atomic.Bool
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
-	req, err := c.api.NewRequest(ctx, what.method, what.path, what.body)
-	if err != nil {
-		return nil, internal("a request could not be made")
-	}
-	req.Header.Set("Authorization", "Bearer "+token)
+func (c *client) send(ctx context.Context, what call, token string) (*wire.Response, error) {
+	out := wire.Call{Method: what.method, URL: c.api + "/" + what.path, Header: http.Header{"Authorization": {"Bearer " + token}}, Writes: what.writes}
 	if what.etag != "" {
-		req.Header.Set("If-None-Match", what.etag)
+		out.Header.Set("If-None-Match", what.etag)
 	}
-	resp, err := c.api.Do(req, what.into)
-	if err == nil {
+	if err := c.Encode(&out, what.body); err != nil {
+		return nil, err
+	}
+	resp, err := c.Do(ctx, out)
+	switch {
+	case err != nil:
+		return nil, err
+	case resp.Status == http.StatusNotModified && what.etag != "":
 		return resp, nil
-	}
-	if resp == nil || resp.Response == nil {
-		return nil, destination.NoResponse("GitHub", err, what.writes && sent.Load())
-	}
-	switch code := resp.StatusCode; {
-	case code == http.StatusNotModified && what.etag != "":
-		return resp, nil
-	case code >= 200 && code < 300:
+	case resp.Status == http.StatusAccepted:
 		return resp, destination.UnexpectedResponse("GitHub", what.writes)
+	case !resp.OK():
+		return resp, c.refusal(what, token, resp)
+	case what.into == nil:
+		return resp, nil
 	}
-	return resp, c.refusal(what, token, resp.Response, err)
+	return resp, c.Decode(resp, what.into)
 }
 
-func internal(text string) error {
-	return &destination.Error{Class: destination.Internal, Code: destination.Unexpected, Text: "repohost: " + text}
+// complaint is the body of a response that is no success.
+type complaint struct {
+	Message string `json:"message"`
+	URL     string `json:"documentation_url"`
 }
 
 // refusal is the error of a response that is neither 2xx nor 304.
-func (c *client) refusal(what call, token string, resp *http.Response, err error) error {
-	said, with := vendorMessage(what, token, err), c.credential()
-	e := &destination.Error{Class: destination.Client, Code: destination.BadRequest}
-	switch code := resp.StatusCode; {
-	case throttled(resp, err):
+func (c *client) refusal(what call, token string, resp *wire.Response) error {
+	var in complaint
+	if json.Unmarshal(resp.Body, &in) != nil {
+		in = complaint{}
+	}
+	said, with, e := in.quoted(what, token), c.credential(), c.Refusal(resp)
+	switch code := resp.Status; {
+	case in.throttled(resp):
 		e.Class, e.Code, e.RetryAfter = destination.External, destination.Throttled, retryAfter(resp.Header)
 		if resp.Header.Get("Retry-After") == "" && resp.Header.Get("X-Ratelimit-Remaining") != "0" {
 			e.RetryAfter = leastWait
 		}
 		e.Text = "GitHub takes no more requests with " + with + " for now"
 	case code == http.StatusUnauthorized:
-		e.Code, e.Text = destination.Denied, "GitHub does not accept "+with+": it is wrong, expired or revoked"+said
+		e.Text += said
 	case code == http.StatusForbidden, code == http.StatusUnavailableForLegalReasons:
 		e.Code, e.Text = destination.Denied, "GitHub rejects the call: "+with+" needs read and write access to the secrets of the place, and the organization's consent where it asks for that"+said
 	case code == http.StatusNotFound:
-		e.Code, e.Text = destination.NoLocation, "the repository, environment or organization is not there, or "+with+" may not see its secrets"
-	case code >= 300 && code < 400:
+		e.Text = "the repository, environment or organization is not there, or " + with + " may not see its secrets"
+	case code < 400:
+		e.Class, e.Unknown = destination.Client, false
 		e.Code, e.Text = destination.NoLocation, "the repository or organization has another name now: write the new one to the destination"
-	case code == http.StatusRequestEntityTooLarge:
-		e.Code, e.Text = destination.TooLarge, "GitHub finds the value too large"
 	case code >= 500:
-		e.Class, e.Code, e.Unknown = destination.External, destination.Unavailable, what.writes
-		e.Text, e.RetryAfter = "GitHub has trouble: it answers with status "+strconv.Itoa(code), retryAfter(resp.Header)
-	default:
-		e.Text = "GitHub does not take the request: status " + strconv.Itoa(code) + said
-		if full(err) {
-			e.Code, e.Text = destination.Quota, "the place has no room for more secrets: 100 fit in a repository, 100 in an environment, 1,000 in an organization"
-		}
+		e.RetryAfter = retryAfter(resp.Header)
+	case in.full(code):
+		e.Code, e.Text = destination.Quota, "the place has no room for more secrets: 100 fit in a repository, 100 in an environment, 1,000 in an organization"
+	case code != http.StatusRequestEntityTooLarge:
+		e.Text += said
 	}
 	return e
 }
 
-func throttled(resp *http.Response, err error) bool {
-	if resp.StatusCode == http.StatusTooManyRequests {
-		return true
-	}
-	var primary *github.RateLimitError
-	var secondary *github.AbuseRateLimitError
-	return errors.As(err, &primary) || errors.As(err, &secondary) ||
-		resp.StatusCode == http.StatusForbidden && resp.Header.Get("Retry-After") != ""
+// throttled reports whether a response is about a limit of requests, of which GitHub has several.
+func (in *complaint) throttled(resp *wire.Response) bool {
+	return resp.Status == http.StatusTooManyRequests || resp.Status == http.StatusForbidden && (resp.Header.Get("Retry-After") != "" ||
+		resp.Header.Get("X-Ratelimit-Remaining") == "0" || strings.HasSuffix(in.URL, "#abuse-rate-limits") || strings.HasSuffix(in.URL, "secondary-rate-limits"))
 }
 
 // retryAfter returns how long no request is to be made; 0 if GitHub does not say.
@@ -208,20 +170,16 @@ func retryAfter(h http.Header) time.Duration {
 	return destination.RetryAfter(h)
 }
 
-// full reports whether a message says that there are too many secrets.
-func full(err error) bool {
-	var e *github.ErrorResponse
-	if !errors.As(err, &e) || e.Response.StatusCode != http.StatusUnprocessableEntity && e.Response.StatusCode != http.StatusConflict {
-		return false
-	}
-	m := strings.ToLower(e.Message)
-	return strings.Contains(m, "limit") || strings.Contains(m, "maximum number") || strings.Contains(m, "too many")
+// full reports whether a response says that there are too many secrets.
+func (in *complaint) full(code int) bool {
+	m := strings.ToLower(in.Message)
+	return (code == http.StatusUnprocessableEntity || code == http.StatusConflict) &&
+		(strings.Contains(m, "limit") || strings.Contains(m, "maximum number") || strings.Contains(m, "too many"))
 }
 
-// vendorMessage returns the vendor's message, to be put behind a text. It is left out where a request had a body, which it might quote.
-func vendorMessage(what call, token string, err error) string {
-	var e *github.ErrorResponse
-	if what.body != nil || !errors.As(err, &e) {
+// quoted returns the vendor's message, to be put behind a text. It is left out where a request had a body, which it might quote.
+func (in *complaint) quoted(what call, token string) string {
+	if what.body != nil {
 		return ""
 	}
 	m := strings.Map(func(r rune) rune {
@@ -229,7 +187,7 @@ func vendorMessage(what call, token string, err error) string {
 			return ' '
 		}
 		return r
-	}, e.Message)
+	}, in.Message)
 	if m == "" || strings.Contains(m, token) {
 		return ""
 	}
@@ -242,8 +200,8 @@ type publicKey struct {
 	key [32]byte
 }
 
-func (c *client) publicKey(ctx context.Context) (*publicKey, *github.Response, error) {
-	var in github.PublicKey
+func (c *client) publicKey(ctx context.Context) (*publicKey, *wire.Response, error) {
+	var in keyIn
 	resp, err := c.do(ctx, call{method: http.MethodGet, path: c.base + "/public-key", into: &in})
 	if err != nil {
 		return nil, resp, err
@@ -261,40 +219,47 @@ type secret struct {
 	etag    string
 }
 
-func decodeSecret(in *github.Secret, etag string) (*secret, error) {
+// secretIn is a secret as GitHub describes it.
+type secretIn struct {
+	Name      string    `json:"name"`
+	CreatedAt time.Time `json:"created_at"`
+	UpdatedAt time.Time `json:"updated_at"`
+}
+
+func decodeSecret(in *secretIn, etag string) (*secret, error) {
 	if in == nil || in.Name == "" || in.CreatedAt.IsZero() || in.UpdatedAt.IsZero() {
 		return nil, destination.UnexpectedResponse("GitHub", false)
 	}
-	at := func(t github.Timestamp) string { return t.UTC().Format(time.RFC3339Nano) }
-	return &secret{name: in.Name, id: at(in.CreatedAt), version: at(in.UpdatedAt), updated: in.UpdatedAt.Time, etag: etag}, nil
+	at := func(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
+	return &secret{name: in.Name, id: at(in.CreatedAt), version: at(in.UpdatedAt), updated: in.UpdatedAt, etag: etag}, nil
 }
 
 // get returns a secret, nil if the destination answers that it is not there, and before if that is what is still there.
-func (c *client) get(ctx context.Context, name string, before *secret) (*secret, *github.Response, error) {
-	what := call{method: http.MethodGet, path: c.base + "/" + name, into: new(github.Secret)}
+func (c *client) get(ctx context.Context, name string, before *secret) (*secret, *wire.Response, error) {
+	what := call{method: http.MethodGet, path: c.base + "/" + name, into: new(secretIn)}
 	if before != nil {
 		what.etag = before.etag
 	}
 	resp, err := c.do(ctx, what)
 	switch {
-	case err != nil && resp != nil && resp.StatusCode == http.StatusNotFound:
+	case err != nil && resp != nil && resp.Status == http.StatusNotFound:
 		return nil, resp, nil
 	case err != nil:
 		return nil, resp, err
-	case resp.StatusCode == http.StatusNotModified:
+	case resp.Status == http.StatusNotModified:
 		return before, resp, nil
 	}
-	s, err := decodeSecret(what.into.(*github.Secret), resp.Header.Get("ETag"))
+	s, err := decodeSecret(what.into.(*secretIn), resp.Header.Get("ETag"))
 	return s, resp, err
 }
 
 // put writes a secret and reports whether it was not there before.
-func (c *client) put(ctx context.Context, name string, body any) (created bool, resp *github.Response, err error) {
+func (c *client) put(ctx context.Context, name string, body any) (created bool, resp *wire.Response, err error) {
 	resp, err = c.do(ctx, call{method: http.MethodPut, path: c.base + "/" + name, body: body, writes: true})
 	if err != nil {
 		return false, resp, err
 	}
-	switch resp.StatusCode {
+	switch resp.Status {
 	case http.StatusCreated:
 		return true, resp, nil
 	case http.StatusNoContent:
@@ -311,9 +276,9 @@ type page struct {
 }
 
 // list returns a page, before if it is still the same.
-func (c *client) list(ctx context.Context, n, size int, before *page) (*page, *github.Response, error) {
+func (c *client) list(ctx context.Context, n, size int, before *page) (*page, *wire.Response, error) {
 	var in struct {
-		Secrets []*github.Secret `json:"secrets"`
+		Secrets []*secretIn `json:"secrets"`
 	}
 	what := call{method: http.MethodGet, into: &in, path: c.base + "?per_page=" + strconv.Itoa(size)}
 	if n > 1 {
@@ -326,10 +291,10 @@ func (c *client) list(ctx context.Context, n, size int, before *page) (*page, *g
 	if err != nil {
 		return nil, resp, err
 	}
-	if resp.StatusCode == http.StatusNotModified {
+	if resp.Status == http.StatusNotModified {
 		return before, resp, nil
 	}
-	p := &page{etag: resp.Header.Get("ETag"), next: resp.NextPage}
+	p := &page{etag: resp.Header.Get("ETag"), next: nextPage(resp.Header)}
 	for _, s := range in.Secrets {
 		out, err := decodeSecret(s, "")
 		if err != nil {
@@ -343,6 +308,17 @@ func (c *client) list(ctx context.Context, n, size int, before *page) (*page, *g
 	return p, resp, nil
 }
 
+var nextLink = regexp.MustCompile(`<[^<>]*[?&]page=([0-9]{1,6})(?:&[^<>]*)?>; *rel="next"`)
+
+// nextPage returns the number of the page behind one, 0 if it is the last.
+func nextPage(h http.Header) int {
+	if m := nextLink.FindStringSubmatch(strings.Join(h["Link"], ",")); m != nil {
+		n, _ := strconv.Atoi(m[1])
+		return n
+	}
+	return 0
+}
+
 // repositoryID returns the id of a repository.
 func (c *client) repositoryID(ctx context.Context, owner, name string) (int64, error) {
 	var in struct {
@@ -350,7 +326,7 @@ func (c *client) repositoryID(ctx context.Context, owner, name string) (int64, e
 	}
 	resp, err := c.do(ctx, call{method: http.MethodGet, path: "repos/" + owner + "/" + name, into: &in})
 	var e *destination.Error
-	if errors.As(err, &e) && resp != nil && resp.StatusCode == http.StatusNotFound {
+	if errors.As(err, &e) && resp != nil && resp.Status == http.StatusNotFound {
 		e.Text = "a repository of selected_repository_names, " + name + ", is not there, or " + c.credential() + " may not see it"
 	}
 	return in.ID, cmp.Or(err, badID(in.ID))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 	"github.com/coffer-project/coffer/engines/secretsync/repohost"
 	"github.com/coffer-project/coffer/engines/secretsync/repohost/repohosttest"
 )
@@ -164,7 +165,7 @@ func TestEnvironmentFallbacks(t *testing.T) {
 	vars := map[string]string{"GITHUB_ACCESS_TOKEN": repohosttest.Token, "GITHUB_REPOSITORY_OWNER": "octo", "GITHUB_REPOSITORY_NAME": "app"}
 	s := repohosttest.New(t)
 	s.AddRepository("octo", "app")
-	env := environment(s)
+	env := desttest.At(s.URL)
 	env.Getenv = func(name string) string { return vars[name] }
 	c := &repohost.Config{}
 	if p := c.Check(); p != nil {

@@ -10,9 +10,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/go-github/v89/github"
-
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/wire"
 )
 
 const (
@@ -42,7 +41,7 @@ type dest struct {
 func open(c destination.Config, env destination.Env) (*dest, error) {
 	config, ok := c.(*Config)
 	if !ok {
-		return nil, internal(fmt.Sprintf("a configuration of the type %T", c))
+		return nil, destination.InternalError(fmt.Sprintf("repohost: a configuration of the type %T", c))
 	}
 	getenv := env.Getenv
 	if getenv == nil {
@@ -60,10 +59,7 @@ func open(c destination.Config, env destination.Env) (*dest, error) {
 }
 
 // Close implements destination.Destination.
-func (d *dest) Close() error {
-	d.client.idle()
-	return nil
-}
+func (d *dest) Close() error { return d.client.Close() }
 
 // Read implements destination.Destination.
 func (d *dest) Read(ctx context.Context, name string) (destination.Found, error) {
@@ -164,7 +160,7 @@ func checkItem(it destination.Item, was destination.Found) error {
 		return &destination.Error{Class: destination.Client, Code: destination.TooLarge,
 			Text: fmt.Sprintf("the value has %d bytes, an Actions secret takes at most %d (48 KB)", len(it.Value), maxValue)}
 	case was.State == destination.Deleted:
-		return internal("secrets of GitHub cannot be recovered")
+		return destination.InternalError("repohost: secrets of GitHub cannot be recovered")
 	}
 	return nil
 }
@@ -199,7 +195,7 @@ func (d *dest) put(ctx context.Context, name string, value []byte, ids []int64) 
 		return false, date, err
 	}
 	created, resp, err := d.putWith(ctx, k, name, value, ids)
-	if err != nil && resp != nil && resp.StatusCode == http.StatusUnprocessableEntity {
+	if err != nil && resp != nil && resp.Status == http.StatusUnprocessableEntity {
 		newer, ferr := d.fetchKey(ctx)
 		if ferr != nil {
 			return false, date, ferr
@@ -216,14 +212,17 @@ func (d *dest) put(ctx context.Context, name string, value []byte, ids []int64) 
 	return created, date, nil
 }
 
-func (d *dest) putWith(ctx context.Context, k *publicKey, name string, value []byte, ids []int64) (bool, *github.Response, error) {
+func (d *dest) putWith(ctx context.Context, k *publicKey, name string, value []byte, ids []int64) (bool, *wire.Response, error) {
 	sealed, err := k.seal(value)
 	if err != nil {
 		return false, nil, err
 	}
-	var body any = github.SecretRequest{KeyID: k.id, EncryptedValue: sealed}
+	body := map[string]any{"key_id": k.id, "encrypted_value": sealed}
 	if d.config.SecretsLocation == inOrganization {
-		body = github.OrgSecretRequest{KeyID: k.id, EncryptedValue: sealed, Visibility: d.config.Visibility, SelectedRepositoryIDs: ids}
+		body["visibility"] = d.config.Visibility
+		if ids != nil {
+			body["selected_repository_ids"] = ids
+		}
 	}
 	return d.client.put(ctx, name, body)
 }
@@ -310,7 +309,7 @@ func (d *dest) Delete(ctx context.Context, was destination.Found) error {
 		return &destination.Error{Class: destination.Client, Code: destination.Changed, Text: name + " has been changed by another client"}
 	}
 	resp, err := d.client.do(ctx, call{method: http.MethodDelete, path: d.client.base + "/" + name, writes: true})
-	if err != nil && resp != nil && resp.StatusCode == http.StatusNotFound {
+	if err != nil && resp != nil && resp.Status == http.StatusNotFound {
 		return d.gone(ctx)
 	}
 	return err

@@ -18,21 +18,10 @@ import (
 
 const mark = "0123456789abcdef-fedcba"
 
-func environment(s *repohosttest.Server) destination.Env {
-	return destination.Env{Client: &http.Client{Transport: &http.Transport{}}, URL: s.URL, Getenv: func(string) string { return "" }}
-}
-
 func openWith(t *testing.T, c repohost.Config, env destination.Env) destination.Destination {
 	t.Helper()
-	if p := c.Check(); p != nil {
-		t.Fatal(p)
-	}
-	d, err := repohost.Type.Open(&c, env)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := desttest.Open(t, repohost.Type, &c, env)
 	repohost.Pause(d, 0)
-	t.Cleanup(env.Client.CloseIdleConnections)
 	return d
 }
 
@@ -41,7 +30,7 @@ func rig(t *testing.T) (*repohosttest.Server, destination.Destination) {
 	t.Helper()
 	s := repohosttest.New(t)
 	s.AddRepository("octo", "app")
-	return s, openWith(t, repo(), environment(s))
+	return s, openWith(t, repo(), desttest.At(s.URL))
 }
 
 var app = repohosttest.Repository("octo", "app")
@@ -68,7 +57,22 @@ type fake struct {
 }
 
 func (p *fake) Open(t *testing.T) destination.Destination {
-	return openWith(t, p.conf, environment(p.Server))
+	return openWith(t, p.conf, desttest.At(p.URL))
+}
+func (p *fake) OpenThrough(t *testing.T, h desttest.Hook) destination.Destination {
+	return openWith(t, p.conf, desttest.Through(h, p.URL))
+}
+
+func (p *fake) EndlessLists() map[string]func(*http.Request, int) (http.Header, string) {
+	page := func(next func(n int) int) func(*http.Request, int) (http.Header, string) {
+		return func(r *http.Request, n int) (http.Header, string) {
+			link := fmt.Sprintf(`<https://%s%s?per_page=100&page=%d>; rel="next"`, r.URL.Host, r.URL.Path, next(n))
+			return http.Header{"Link": {link}}, `{"total_count":1,"secrets":[]}`
+		}
+	}
+	return map[string]func(*http.Request, int) (http.Header, string){
+		"always another page": page(func(n int) int { return n + 1 }), "in a circle": page(func(int) int { return 1 }), "leaps": page(func(n int) int { return n + 2 }),
+	}
 }
 func (p *fake) Put(_ *testing.T, name, value string) { p.Server.Put(p.key, name, value) }
 func (p *fake) Get(_ *testing.T, name string) (string, bool) {
@@ -250,7 +254,7 @@ func TestMissingPlace(t *testing.T) {
 			s.AddRepository("octo", "app")
 			c := repo()
 			change(s, &c)
-			d := openWith(t, c, environment(s))
+			d := openWith(t, c, desttest.At(s.URL))
 			_, err := d.Read(t.Context(), "A")
 			fails(t, err, destination.NoLocation)
 			_, err = d.Write(t.Context(), item("A", "the-value"), destination.Found{Name: "A"})
@@ -299,20 +303,20 @@ func TestOrganization(t *testing.T) {
 	s.AddOrganization("octo")
 	one, two := s.AddRepository("octo", "one"), s.AddRepository("octo", "two")
 	c := repohost.Config{AccessToken: repohosttest.Token, SecretsLocation: "organization", RepositoryOwner: "octo", Visibility: "selected", Selected: engines.StringList{"one", "two"}}
-	d := openWith(t, c, environment(s))
+	d := openWith(t, c, desttest.At(s.URL))
 	write(t, d, "A", "the-value")
 	visibility, ids := s.Seen(repohosttest.Organization("octo"), "A")
 	if visibility != "selected" || !slices.Equal(ids, []int64{one, two}) {
 		t.Errorf("seen by %s %v", visibility, ids)
 	}
 	c.Selected = engines.StringList{"one", "three"}
-	d = openWith(t, c, environment(s))
+	d = openWith(t, c, desttest.At(s.URL))
 	_, err := d.Write(t.Context(), item("B", "the-value"), desttest.Read(t, d, "B"))
 	if e := fails(t, err, destination.NoLocation); !strings.Contains(e.Text, "three") {
 		t.Errorf("the text %q does not name the repository", e.Text)
 	}
 	c.Visibility, c.Selected = "private", nil
-	d = openWith(t, c, environment(s))
+	d = openWith(t, c, desttest.At(s.URL))
 	write(t, d, "A", "the-value-2")
 	if visibility, ids := s.Seen(repohosttest.Organization("octo"), "A"); visibility != "private" || ids != nil {
 		t.Errorf("seen by %s %v", visibility, ids)
@@ -326,7 +330,7 @@ func TestListPages(t *testing.T) {
 	for i := range 250 {
 		s.Put(repohosttest.Organization("octo"), fmt.Sprintf("N%03d", i), "x")
 	}
-	d := openWith(t, repohost.Config{AccessToken: repohosttest.Token, SecretsLocation: "organization", RepositoryOwner: "octo", Visibility: "all"}, environment(s))
+	d := openWith(t, repohost.Config{AccessToken: repohosttest.Token, SecretsLocation: "organization", RepositoryOwner: "octo", Visibility: "all"}, desttest.At(s.URL))
 	list := func() map[string]string {
 		out := map[string]string{}
 		for f, err := range d.List(t.Context()) {
@@ -354,14 +358,14 @@ func TestVerifyReadOnly(t *testing.T) {
 	s.AddRepository("octo", "app")
 	c := repo()
 	c.AccessToken = repohosttest.ReadOnly
-	for _, got := range openWith(t, c, environment(s)).Verify(t.Context()) {
+	for _, got := range openWith(t, c, desttest.At(s.URL)).Verify(t.Context()) {
 		writes := got.Name == "create" || got.Name == "write" || got.Name == "delete"
 		if got.OK == writes {
 			t.Errorf("%+v", got)
 		}
 	}
 	c.AccessToken = "github_pat_wrong"
-	checks := openWith(t, c, environment(s)).Verify(t.Context())
+	checks := openWith(t, c, desttest.At(s.URL)).Verify(t.Context())
 	if len(checks) != 2 || !checks[0].OK || checks[1].OK || checks[1].Name != "credentials" {
 		t.Errorf("%+v", checks)
 	}

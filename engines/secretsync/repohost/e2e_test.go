@@ -35,7 +35,7 @@ func TestLibsodium(t *testing.T) {
 	}
 	b64 := base64.StdEncoding.EncodeToString
 	id, key := "1", b64(public[:])
-	seal, err := repohost.DecodeKey(&id, &key)
+	seal, err := repohost.DecodeKey(id, key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,8 +3,6 @@ package repohost
 import (
 	"time"
 
-	"github.com/google/go-github/v89/github"
-
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
@@ -19,8 +17,8 @@ func Later(d destination.Destination, by time.Duration) {
 }
 
 // DecodeKey is what answers with a public key go through; it returns a function that seals.
-func DecodeKey(id, key *string) (func([]byte) (string, error), error) {
-	k, err := decodeKey(github.PublicKey{KeyID: id, Key: key})
+func DecodeKey(id, key string) (func([]byte) (string, error), error) {
+	k, err := decodeKey(keyIn{id, key})
 	if err != nil {
 		return nil, err
 	}

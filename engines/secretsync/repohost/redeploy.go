@@ -5,8 +5,6 @@ import (
 	"errors"
 	"net/http"
 
-	"github.com/google/go-github/v89/github"
-
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
@@ -22,14 +20,14 @@ func (d *dest) Redeploy(ctx context.Context) error {
 	}
 	resp, err := d.client.do(ctx, call{
 		method: http.MethodPost, path: "repos/" + owner + "/" + c.RepisitoryName + "/actions/workflows/" + c.Workflow + "/dispatches",
-		body: github.CreateWorkflowDispatchEventRequest{Ref: c.Ref}, writes: true,
+		body: map[string]string{"ref": c.Ref}, writes: true,
 	})
 	e, ok := errors.AsType[*destination.Error](err)
 	if !ok || resp == nil || e.Code == destination.Throttled {
 		return err
 	}
 	out := *e
-	switch with := d.client.credential(); resp.StatusCode {
+	switch with := d.client.credential(); resp.Status {
 	case http.StatusForbidden:
 		out.Text = "GitHub does not start the workflow " + c.Workflow + ": " + with + " needs the permission Actions (read and write) of the repository"
 	case http.StatusNotFound:

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 	"github.com/coffer-project/coffer/engines/secretsync/repohost"
 	"github.com/coffer-project/coffer/engines/secretsync/repohost/repohosttest"
 )
@@ -27,14 +28,14 @@ func TestWorkflowDispatch(t *testing.T) {
 	s.AddWorkflow("octo", "app", "deploy.yml")
 	org := repohost.Config{AccessToken: repohosttest.Token, SecretsLocation: "organization", Organization: "octo", RepositoryName: "app", Visibility: "all"}
 	for name, c := range map[string]repohost.Config{"repository": dispatching(repo()), "organization": dispatching(org)} {
-		if err := redeploy(t, openWith(t, c, environment(s))); err != nil {
+		if err := redeploy(t, openWith(t, c, desttest.At(s.URL))); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if got, want := s.Runs(), []string{"repos/octo/app/actions/workflows/deploy.yml@main"}; !slices.Equal(got, want) {
 			t.Errorf("%s: started %q, want %q", name, got, want)
 		}
 	}
-	if err := redeploy(t, openWith(t, repo(), environment(s))); err != nil || len(s.Runs()) > 0 {
+	if err := redeploy(t, openWith(t, repo(), desttest.At(s.URL))); err != nil || len(s.Runs()) > 0 {
 		t.Errorf("without a workflow: %v", err)
 	}
 	for name, test := range map[string]struct {
@@ -49,7 +50,7 @@ func TestWorkflowDispatch(t *testing.T) {
 	} {
 		c := dispatching(repo())
 		test.change(&c)
-		if e := fails(t, redeploy(t, openWith(t, c, environment(s))), test.code); !strings.Contains(e.Text, test.want) {
+		if e := fails(t, redeploy(t, openWith(t, c, desttest.At(s.URL))), test.code); !strings.Contains(e.Text, test.want) {
 			t.Errorf("%s: %q, want %q in it", name, e.Text, test.want)
 		}
 	}

@@ -73,7 +73,7 @@ func TestAnswers(t *testing.T) {
 				_, _ = w.Write([]byte(tt.body))
 			}))
 			defer l.Close()
-			env := environment(s)
+			env := desttest.At(s.URL)
 			env.URL = l.URL + repohosttest.Prefix + "/"
 			d := openWith(t, repo(), env)
 			was := desttest.Read(t, d, "A")
@@ -109,7 +109,7 @@ func TestOpenNeedsAClient(t *testing.T) {
 func TestDecodeKey(t *testing.T) {
 	key := func(n int) string { return base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", n))) }
 	for _, bad := range []struct{ id, key string }{{"1", ""}, {"1", key(31)}, {"1", key(33)}, {"1", key(32)[1:]}, {"1", "?"}, {"", key(32)}} {
-		if _, err := repohost.DecodeKey(&bad.id, &bad.key); err == nil {
+		if _, err := repohost.DecodeKey(bad.id, bad.key); err == nil {
 			t.Errorf("%+v is a key", bad)
 		}
 	}
@@ -121,7 +121,7 @@ func FuzzDecodeKey(f *testing.F) {
 	f.Add("1", "AAAA")
 	f.Add("1", "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=")
 	f.Fuzz(func(t *testing.T, id, key string) {
-		seal, err := repohost.DecodeKey(&id, &key)
+		seal, err := repohost.DecodeKey(id, key)
 		if err != nil {
 			return
 		}

@@ -4,16 +4,21 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 
-	"github.com/google/go-github/v89/github"
 	"golang.org/x/crypto/nacl/box"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
+// keyIn is a public key as GitHub describes it.
+type keyIn struct {
+	ID  string `json:"key_id"`
+	Key string `json:"key"`
+}
+
 // decodeKey returns the key that the destination answered.
-func decodeKey(in github.PublicKey) (*publicKey, error) {
-	raw, err := base64.StdEncoding.DecodeString(deref(in.Key))
-	k := &publicKey{id: deref(in.KeyID)}
+func decodeKey(in keyIn) (*publicKey, error) {
+	raw, err := base64.StdEncoding.DecodeString(in.Key)
+	k := &publicKey{id: in.ID}
 	if err != nil || len(raw) != len(k.key) || k.id == "" {
 		return nil, destination.UnexpectedResponse("GitHub", false)
 	}
@@ -21,18 +26,11 @@ func decodeKey(in github.PublicKey) (*publicKey, error) {
 	return k, nil
 }
 
-func deref(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
-}
-
 // seal returns a value in a box that only the owner of the key can open, as the API takes it.
 func (k *publicKey) seal(value []byte) (string, error) {
 	out, err := box.SealAnonymous(nil, value, &k.key, rand.Reader)
 	if err != nil {
-		return "", internal("a value could not be sealed")
+		return "", destination.InternalError("repohost: a value could not be sealed")
 	}
 	return base64.StdEncoding.EncodeToString(out), nil
 }

@@ -38,7 +38,7 @@ func (d *dest) Verify(ctx context.Context) []destination.Check {
 		checks = append(checks, c)
 	}
 	if d.client.app == nil { // tokens of an app are renewed
-		checks = append(checks, expiry(resp.TokenExpiration.Time, time.Now()))
+		checks = append(checks, expiry(expirationOf(resp.Header), time.Now()))
 	}
 	return append(checks, destination.ClockCheck("GitHub", resp.Header.Get("Date"), time.Now()))
 }
@@ -47,7 +47,7 @@ func (d *dest) Verify(ctx context.Context) []destination.Check {
 func (d *dest) verifyWrites(ctx context.Context) []destination.Check {
 	name := "COFFER_VERIFY_" + strings.ToUpper(rand.Text())
 	resp, err := d.client.do(ctx, call{method: http.MethodDelete, path: d.client.base + "/" + name, writes: true})
-	missing := err != nil && resp != nil && resp.StatusCode == http.StatusNotFound
+	missing := err != nil && resp != nil && resp.Status == http.StatusNotFound
 	var out []destination.Check
 	for _, what := range []string{"create", "write", "delete"} {
 		if err == nil || missing {
@@ -57,6 +57,17 @@ func (d *dest) verifyWrites(ctx context.Context) []destination.Check {
 		out = append(out, destination.FailedCheck(what, err))
 	}
 	return out
+}
+
+// expirationOf returns when the token of a request expires; zero if GitHub does not say.
+func expirationOf(h http.Header) time.Time {
+	text := h.Get("Github-Authentication-Token-Expiration")
+	for _, layout := range []string{"2006-01-02 15:04:05 MST", "2006-01-02 15:04:05 -0700"} {
+		if at, err := time.Parse(layout, text); err == nil {
+			return at
+		}
+	}
+	return time.Time{}
 }
 
 func expiry(at, now time.Time) destination.Check {

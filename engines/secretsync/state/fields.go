@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/coffer-project/coffer/engines"
@@ -12,15 +13,17 @@ import (
 
 var SensitiveType = reflect.TypeFor[engines.Sensitive]()
 
+// Fields returns the fields of a configuration's type, those of embedded structs among them.
+func Fields(config reflect.Type) []reflect.StructField {
+	return slices.DeleteFunc(reflect.VisibleFields(config), func(f reflect.StructField) bool { return f.Anonymous || !f.IsExported() })
+}
+
 // EachField calls do with every field of a configuration.
 func EachField(c destination.Config, do func(name string, v reflect.Value)) {
 	v := reflect.ValueOf(c).Elem()
-	for i := range v.NumField() {
-		if !v.Type().Field(i).IsExported() {
-			continue
-		}
-		name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
-		do(name, v.Field(i))
+	for _, f := range Fields(v.Type()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		do(name, v.FieldByIndex(f.Index))
 	}
 }
 

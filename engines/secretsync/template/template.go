@@ -260,6 +260,8 @@ func (p *Plan) checkValue(value []byte) string {
 		return fmt.Sprintf("the value is %d bytes long, the destination takes %d at most", len(value), p.Rules.MaxValue)
 	case len(value) < p.Rules.MinValue:
 		return fmt.Sprintf("the value is %d bytes long, the destination wants %d at least", len(value), p.Rules.MinValue)
+	case p.Rules.CheckValue != nil:
+		return p.Rules.CheckValue(value)
 	}
 	return ""
 }

@@ -40,11 +40,11 @@ type dest struct {
 func open(c destination.Config, env destination.Env) (*dest, error) {
 	config, ok := c.(*Config)
 	if !ok {
-		return nil, internal(fmt.Sprintf("a configuration of the type %T", c))
+		return nil, destination.InternalError(fmt.Sprintf("webhook: a configuration of the type %T", c))
 	}
 	headers, problem := config.headers()
 	if problem != "" {
-		return nil, internal("headers that were not checked")
+		return nil, destination.InternalError("webhook: headers that were not checked")
 	}
 	w, err := wire.New("the webhook's receiver", "signing_key or headers", env)
 	if err != nil {
@@ -60,10 +60,6 @@ func open(c destination.Config, env destination.Env) (*dest, error) {
 		d.url = strings.TrimSuffix(env.URL, "/")
 	}
 	return d, nil
-}
-
-func internal(text string) error {
-	return &destination.Error{Class: destination.Internal, Code: destination.Unexpected, Text: typeName + ": " + text}
 }
 
 // message is the body of a request.
@@ -90,7 +86,7 @@ func (d *dest) send(ctx context.Context, m message, token string) (http.Header, 
 	m.Timestamp = now.Format(time.RFC3339)
 	body, err := json.Marshal(m)
 	if err != nil {
-		return nil, internal("a request could not be made")
+		return nil, destination.InternalError("webhook: a request could not be made")
 	}
 	resp, err := d.Do(ctx, wire.Call{
 		Method: d.method, URL: d.url, Body: body, Writes: m.Action != actionPing,
@@ -114,7 +110,7 @@ func (d *dest) send(ctx context.Context, m message, token string) (http.Header, 
 
 // Read implements destination.Destination. It is not called: see destination.Rules.WriteOnly.
 func (d *dest) Read(context.Context, string) (destination.Found, error) {
-	return destination.Found{}, internal("receivers cannot be read")
+	return destination.Found{}, destination.InternalError("webhook: receivers cannot be read")
 }
 
 // List implements destination.Destination.

@@ -19,19 +19,7 @@ func config() webhook.Config {
 
 func openWith(t *testing.T, c webhook.Config, env destination.Env) destination.Destination {
 	t.Helper()
-	if p := c.Check(); p != nil {
-		t.Fatal(p)
-	}
-	d, err := webhook.Type.Open(&c, env)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { d.Close() }) //nolint:errcheck // it has nothing to lose
-	return d
-}
-
-func environment(url string) destination.Env {
-	return destination.Env{Client: &http.Client{Transport: &http.Transport{}}, URL: url}
+	return desttest.Open(t, webhook.Type, &c, env)
 }
 
 func item(name, value string) destination.Item {
@@ -41,7 +29,10 @@ func item(name, value string) destination.Item {
 type fake struct{ *webhooktest.Server }
 
 func (f *fake) Open(t *testing.T) destination.Destination {
-	return openWith(t, config(), environment(f.URL))
+	return openWith(t, config(), desttest.At(f.URL))
+}
+func (f *fake) OpenThrough(t *testing.T, h desttest.Hook) destination.Destination {
+	return openWith(t, config(), desttest.Through(h, f.URL))
 }
 func (f *fake) Put(_ *testing.T, name, value string)         { f.Server.Put(name, value) }
 func (f *fake) Get(_ *testing.T, name string) (string, bool) { return f.Server.Get(name) }
@@ -55,7 +46,7 @@ func TestDestination(t *testing.T) {
 // A create whose response was lost is ours when it is tried again, also with another value; the receiver knows by the owner.
 func TestLostCreate(t *testing.T) {
 	s := webhooktest.New(t)
-	d := openWith(t, config(), environment(s.URL))
+	d := openWith(t, config(), desttest.At(s.URL))
 	s.Faults.Set(desttest.Fault{Kind: desttest.DropAfter, Times: 1})
 	_, err := d.Write(t.Context(), item("a", "the-value"), destination.Found{Name: "a"})
 	if e := desttest.Fails(t, err, destination.Unreachable, webhooktest.Key); !e.Unknown {
@@ -87,7 +78,7 @@ func TestVerify(t *testing.T) {
 		c := config()
 		tt.change(&c)
 		failing := ""
-		for _, check := range openWith(t, c, environment(s.URL)).Verify(t.Context()) {
+		for _, check := range openWith(t, c, desttest.At(s.URL)).Verify(t.Context()) {
 			if !check.OK && !check.Unknown {
 				failing = check.Name
 			}
@@ -107,7 +98,7 @@ func TestMethodAndRedirects(t *testing.T) {
 	defer l.Close()
 	c := config()
 	c.Method = http.MethodPut
-	_, err := openWith(t, c, environment(l.URL)).Write(t.Context(), item("a", "the-value"), destination.Found{Name: "a"})
+	_, err := openWith(t, c, desttest.At(l.URL)).Write(t.Context(), item("a", "the-value"), destination.Found{Name: "a"})
 	if e := desttest.Fails(t, err, destination.Unexpected, webhooktest.Key); !e.Unknown || !reflect.DeepEqual(methods, []string{"PUT"}) {
 		t.Errorf("%+v, %q", e, methods)
 	}
@@ -115,7 +106,7 @@ func TestMethodAndRedirects(t *testing.T) {
 
 func TestRejectedBeforeTheCall(t *testing.T) {
 	s := webhooktest.New(t)
-	d := openWith(t, config(), environment(s.URL))
+	d := openWith(t, config(), desttest.At(s.URL))
 	for _, it := range []destination.Item{item("a", "\xff"), item("a\n", "the-value"), item("", "the-value")} {
 		_, err := d.Write(t.Context(), it, destination.Found{Name: it.Name})
 		desttest.Fails(t, err, destination.BadRequest)

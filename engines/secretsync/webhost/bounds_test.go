@@ -2,7 +2,6 @@ package webhost_test
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -18,44 +17,11 @@ import (
 func hookedRig(t *testing.T, h desttest.Hook) (*webhosttest.Server, destination.Destination) {
 	s := webhosttest.New(t)
 	s.AddProject("prj_1", "team_1")
-	env := environment(s)
-	env.Client = &http.Client{Transport: h}
-	return s, openWith(t, project("production"), env)
+	return s, openWith(t, project("production"), desttest.Through(h, s.URL))
 }
 
 func answered(r *http.Request, body io.Reader) *http.Response {
 	return &http.Response{StatusCode: 200, Header: http.Header{}, Body: io.NopCloser(body), Request: r}
-}
-
-func TestLongAnswersAreCut(t *testing.T) {
-	read := 0
-	_, d := hookedRig(t, func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
-		return answered(r, desttest.Endless{N: &read}), nil
-	})
-	if _, err := d.Read(t.Context(), "A"); err == nil || read > 64<<20 {
-		t.Errorf("%v, %d bytes are read", err, read)
-	}
-}
-
-// Calls have a timeout even without a deadline of the context.
-func TestEveryCallHasADeadline(t *testing.T) {
-	desttest.Deadlines(t, func(h desttest.Hook) destination.Destination {
-		_, d := hookedRig(t, h)
-		return d
-	}, item("A", "the-value"))
-}
-
-// A list that leads nowhere ends.
-func TestListThatDoesNotEnd(t *testing.T) {
-	n := 0
-	_, d := hookedRig(t, func(r *http.Request, _ http.RoundTripper) (*http.Response, error) {
-		if n++; n > 1000 {
-			return nil, errors.New("it goes on and on")
-		}
-		return answered(r, strings.NewReader(fmt.Sprintf(`{"envs":[],"pagination":{"count":0,"next":%d,"prev":1}}`, n))), nil
-	})
-	_, err := d.Read(t.Context(), "A")
-	fails(t, err, destination.Unexpected)
 }
 
 // Without a connection nothing was written; half a response comes after a write.

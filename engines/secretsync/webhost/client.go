@@ -1,51 +1,43 @@
 package webhost
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"io"
+	"maps"
 	"net/http"
-	"net/http/httptrace"
 	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/destination/wire"
 )
 
 const (
-	vendorURL   = "https://api.vercel.com"
-	callTimeout = 30 * time.Second // of a call whose context has no end
-	maxAnswer   = 32 << 20         // bytes
+	vendorURL = "https://api.vercel.com"
+	maxAnswer = 32 << 20 // bytes
 )
 
-// client makes calls, each once.
+// client makes the calls that one project needs.
 type client struct {
-	http    *http.Client
-	token   string
+	*wire.Client
 	base    string // without a slash at the end
 	project string
 	team    string
 }
 
 func newClient(c *Config, env destination.Env) (*client, error) {
-	if env.Client == nil {
-		return nil, internal("no HTTP client")
+	w, err := wire.New("Vercel", "access_token", env)
+	if err != nil {
+		return nil, err
 	}
-	hc := *env.Client
-	hc.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	base := vendorURL
-	if env.URL != "" {
-		base = strings.TrimSuffix(env.URL, "/")
-	}
-	if u, err := url.Parse(base); err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
-		return nil, internal("the operator's URL of webhost-project is not one")
-	}
-	return &client{http: &hc, token: c.AccessToken.Reveal(), base: base, project: url.PathEscape(c.ProjectID), team: c.TeamID}, nil
+	w.MaxBody = maxAnswer
+	w.Header.Set("Authorization", "Bearer "+c.AccessToken.Reveal())
+	w.Header.Set("Accept", "application/json")
+	base, err := w.Base(env.URL, vendorURL)
+	return &client{Client: w, base: base, project: url.PathEscape(c.ProjectID), team: c.TeamID}, err
 }
 
 // call is one request.
@@ -54,72 +46,30 @@ type call struct {
 	path   string
 	query  url.Values
 	body   any
-	writes bool // it may take effect
 }
 
 // do makes a call and returns the body of a 2xx. The header is there if there was a response; the error is a *destination.Error.
 func (c *client) do(ctx context.Context, what call) ([]byte, http.Header, error) {
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, callTimeout)
-		defer cancel()
-	}
-	var sent atomic.Bool
-	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
-	req, err := c.request(ctx, what)
-	if err != nil {
-		return nil, nil, internal("a request could not be made")
-	}
-	resp, err := c.http.Do(req)
-	if err != nil {
-		return nil, nil, destination.NoResponse("Vercel", err, what.writes && sent.Load())
-	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		return nil, resp.Header, refusal(what, resp, data)
-	}
-	if err != nil {
-		return nil, resp.Header, destination.NoResponse("Vercel", err, what.writes)
-	}
-	return data, resp.Header, nil
-}
-
-func (c *client) request(ctx context.Context, what call) (*http.Request, error) {
 	query := url.Values{}
-	for k, v := range what.query {
-		query[k] = v
-	}
+	maps.Copy(query, what.query)
 	if c.team != "" {
 		query.Set("teamId", c.team)
 	}
-	u := c.base + what.path
+	out := wire.Call{Method: what.method, URL: c.base + what.path, Writes: what.method != http.MethodGet}
 	if len(query) > 0 {
-		u += "?" + query.Encode()
+		out.URL += "?" + query.Encode()
 	}
-	var body io.Reader
-	if what.body != nil {
-		data, err := json.Marshal(what.body)
-		if err != nil {
-			return nil, err
-		}
-		body = bytes.NewReader(data)
+	if err := c.Encode(&out, what.body); err != nil {
+		return nil, nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, what.method, u, body)
+	resp, err := c.Do(ctx, out)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	req.Header.Set("Authorization", "Bearer "+c.token)
-	req.Header.Set("Accept", "application/json")
-	req.Header.Set("User-Agent", "coffer")
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
+	if !resp.OK() {
+		return nil, resp.Header, c.refusal(resp, out.Writes)
 	}
-	return req, nil
-}
-
-func internal(text string) error {
-	return &destination.Error{Class: destination.Internal, Code: destination.Unexpected, Text: "webhost-project: " + text}
+	return resp.Body, resp.Header, nil
 }
 
 // complaint is the body of a response that is no success.
@@ -144,39 +94,35 @@ func vendorCode(code string) string {
 }
 
 // refusal is the error of a response that is not 2xx.
-func refusal(what call, resp *http.Response, data []byte) error {
+func (c *client) refusal(resp *wire.Response, writes bool) error {
 	var in complaint
-	if json.Unmarshal(data, &in) != nil {
+	if json.Unmarshal(resp.Body, &in) != nil {
 		in = complaint{}
 	}
-	e := &destination.Error{Class: destination.Client, Code: destination.BadRequest}
-	switch code := resp.StatusCode; {
+	e, said := c.Refusal(resp), vendorCode(in.Error.Code)
+	switch code := resp.Status; {
 	case code == http.StatusTooManyRequests:
-		e.Class, e.Code, e.RetryAfter = destination.External, destination.Throttled, retryAfter(resp.Header, in.Error.Limit.Reset)
-		e.Text = "Vercel takes no more of these requests for now"
+		e.RetryAfter = retryAfter(resp.Header, in.Error.Limit.Reset)
 	case code >= 500:
-		e.Class, e.Code, e.Unknown = destination.External, destination.Unavailable, what.writes
-		e.Text, e.RetryAfter = "Vercel has trouble: it answers with status "+strconv.Itoa(code), retryAfter(resp.Header, 0)
+		e.RetryAfter = retryAfter(resp.Header, 0)
 	case code < 400:
-		e.Class, e.Code, e.Unknown, e.Text = destination.External, destination.Unexpected, what.writes, "Vercel sends us elsewhere, where we do not go"
-	case what.writes && code != http.StatusNotFound && taken(in.Error.Code):
+	case writes && code != http.StatusNotFound && taken(in.Error.Code):
 		e.Code, e.Text = destination.Exists, "a variable of this name is there in one of the environments"
 	case code == http.StatusUnauthorized:
-		e.Code, e.Text = destination.Denied, "Vercel does not accept access_token: it is wrong, expired or revoked"+vendorCode(in.Error.Code)
+		e.Text += said
 	case code == http.StatusPaymentRequired:
-		e.Code, e.Text = destination.Denied, "the account is blocked, or has something to pay"+vendorCode(in.Error.Code)
+		e.Code, e.Text = destination.Denied, "the account is blocked, or has something to pay"+said
 	case code == http.StatusForbidden:
-		e.Code, e.Text = destination.Denied, "Vercel rejects the call: access_token is wrong, or may not manage these variables of the project or of team_id"+vendorCode(in.Error.Code)
+		e.Text = "Vercel rejects the call: access_token is wrong, or may not manage these variables of the project or of team_id" + said
 	case code == http.StatusNotFound:
-		e.Code, e.Text = destination.NoLocation, "the project is not there, or access_token may not see it: check project_id and team_id"
+		e.Text = "the project is not there, or access_token may not see it: check project_id and team_id"
 	case code == http.StatusRequestEntityTooLarge:
-		e.Code, e.Text = destination.TooLarge, "Vercel finds the value too large"
 	case code == http.StatusConflict || busy(in.Error.Message):
-		e.Class, e.Code, e.Text = destination.External, destination.Unavailable, "the project is being changed or moved"+vendorCode(in.Error.Code)
+		e.Class, e.Code, e.Text = destination.External, destination.Unavailable, "the project is being changed or moved"+said
 	case full(in.Error.Code, in.Error.Message):
-		e.Code, e.Text = destination.Quota, "the project has no room for it: 1,000 variables of 64 KB together for an environment"+vendorCode(in.Error.Code)
+		e.Code, e.Text = destination.Quota, "the project has no room for it: 1,000 variables of 64 KB together for an environment"+said
 	default:
-		e.Text = "Vercel does not take the request: status " + strconv.Itoa(code) + vendorCode(in.Error.Code)
+		e.Text += said
 	}
 	return e
 }
@@ -246,7 +192,7 @@ func (c *client) create(ctx context.Context, vars []variable) (*answer, error) {
 	if len(vars) == 1 {
 		body = vars[0]
 	}
-	data, _, err := c.do(ctx, call{method: http.MethodPost, path: "/v10/projects/" + c.project + "/env", body: body, writes: true})
+	data, _, err := c.do(ctx, call{method: http.MethodPost, path: "/v10/projects/" + c.project + "/env", body: body})
 	if err != nil {
 		return nil, err
 	}
@@ -259,7 +205,7 @@ func (c *client) create(ctx context.Context, vars []variable) (*answer, error) {
 
 // edit changes a record and returns it as it is then. The contract also allows a response that says nothing of it.
 func (c *client) edit(ctx context.Context, id string, v variable) (record, error) {
-	data, _, err := c.do(ctx, call{method: http.MethodPatch, path: "/v9/projects/" + c.project + "/env/" + url.PathEscape(id), body: v, writes: true})
+	data, _, err := c.do(ctx, call{method: http.MethodPatch, path: "/v9/projects/" + c.project + "/env/" + url.PathEscape(id), body: v})
 	if err != nil {
 		return record{}, err
 	}
@@ -271,6 +217,6 @@ func (c *client) edit(ctx context.Context, id string, v variable) (record, error
 }
 
 func (c *client) remove(ctx context.Context, id string) error {
-	_, _, err := c.do(ctx, call{method: http.MethodDelete, path: "/v9/projects/" + c.project + "/env/" + url.PathEscape(id), writes: true})
+	_, _, err := c.do(ctx, call{method: http.MethodDelete, path: "/v9/projects/" + c.project + "/env/" + url.PathEscape(id)})
 	return err
 }

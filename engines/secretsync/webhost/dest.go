@@ -23,7 +23,7 @@ type dest struct {
 func open(c destination.Config, env destination.Env) (*dest, error) {
 	config, ok := c.(*Config)
 	if !ok {
-		return nil, internal(fmt.Sprintf("a configuration of the type %T", c))
+		return nil, destination.InternalError(fmt.Sprintf("webhost-project: a configuration of the type %T", c))
 	}
 	cl, err := newClient(config, env)
 	if err != nil {
@@ -33,10 +33,7 @@ func open(c destination.Config, env destination.Env) (*dest, error) {
 }
 
 // Close implements destination.Destination.
-func (d *dest) Close() error {
-	d.client.http.CloseIdleConnections()
-	return nil
-}
+func (d *dest) Close() error { return d.client.Close() }
 
 // ours reports whether a record has a name in one of our environments.
 func (d *dest) ours(r record) bool {
@@ -127,9 +124,9 @@ func checkItem(it destination.Item, was destination.Found) error {
 	case !utf8.Valid(it.Value) || bytes.IndexByte(it.Value, 0) >= 0:
 		return reject(destination.BadRequest, "the value is not text in UTF-8 without NUL, which environment variables are")
 	case markOf(comment(it.OwnerTag)) != it.OwnerTag || it.OwnerTag == "":
-		return internal("the mark is not one")
+		return destination.InternalError("webhost-project: the mark is not one")
 	case was.State == destination.Deleted:
-		return internal("variables of Vercel cannot be recovered")
+		return destination.InternalError("webhost-project: variables of Vercel cannot be recovered")
 	}
 	return nil
 }

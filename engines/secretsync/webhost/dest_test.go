@@ -18,21 +18,9 @@ const mark = "0123456789abcdef-fedcba"
 
 var all = []string{"production", "preview", "development"}
 
-func environment(s *webhosttest.Server) destination.Env {
-	return destination.Env{Client: &http.Client{Transport: &http.Transport{}}, URL: s.URL, Getenv: func(string) string { return "" }}
-}
-
 func openWith(t *testing.T, c webhost.Config, env destination.Env) destination.Destination {
 	t.Helper()
-	if p := c.Check(); p != nil {
-		t.Fatal(p)
-	}
-	d, err := webhost.Type.Open(&c, env)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(env.Client.CloseIdleConnections)
-	return d
+	return desttest.Open(t, webhost.Type, &c, env)
 }
 
 // rig is a project with a destination for some of its environments.
@@ -40,7 +28,7 @@ func rig(t *testing.T, environments ...string) (*webhosttest.Server, destination
 	t.Helper()
 	s := webhosttest.New(t)
 	s.AddProject("prj_1", "team_1")
-	return s, openWith(t, project(environments...), environment(s))
+	return s, openWith(t, project(environments...), desttest.At(s.URL))
 }
 
 func fails(t *testing.T, err error, code string) *destination.Error {
@@ -74,7 +62,16 @@ type fake struct {
 }
 
 func (p *fake) Open(t *testing.T) destination.Destination {
-	return openWith(t, p.conf, environment(p.Server))
+	return openWith(t, p.conf, desttest.At(p.URL))
+}
+func (p *fake) OpenThrough(t *testing.T, h desttest.Hook) destination.Destination {
+	return openWith(t, p.conf, desttest.Through(h, p.URL))
+}
+
+func (p *fake) EndlessLists() map[string]func(*http.Request, int) (http.Header, string) {
+	return map[string]func(*http.Request, int) (http.Header, string){"always another page": func(_ *http.Request, n int) (http.Header, string) {
+		return nil, fmt.Sprintf(`{"envs":[],"pagination":{"count":0,"next":%d,"prev":1}}`, n)
+	}}
 }
 func (p *fake) Put(_ *testing.T, name, value string) {
 	p.Server.Put("prj_1", name, value, p.conf.Environments...)

@@ -32,7 +32,7 @@ func TestVendorSDK(t *testing.T) {
 		t.Fatalf("%q, %v", out, err)
 	}
 	// What the SDK has written is found, and is another client's.
-	f := desttest.Read(t, openWith(t, project("production"), environment(s)), "ONE")
+	f := desttest.Read(t, openWith(t, project("production"), desttest.At(s.URL)), "ONE")
 	if f.ID == "" || f.OwnerTag != "" || len(webhost.Type.Rules.CheckName(f.Name)) > 0 {
 		t.Errorf("found %+v", f)
 	}

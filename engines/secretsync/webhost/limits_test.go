@@ -23,14 +23,14 @@ func TestMissingPlace(t *testing.T) {
 			s.AddProject("prj_1", "team_1")
 			c := project("production")
 			change(&c)
-			d := openWith(t, c, environment(s))
+			d := openWith(t, c, desttest.At(s.URL))
 			_, err := d.Read(t.Context(), "A")
 			fails(t, err, destination.NoLocation)
 			_, err = d.Write(t.Context(), item("A", "the-value"), destination.Found{Name: "A"})
 			if e := fails(t, err, destination.NoLocation); e.Class != destination.Client || e.Unknown {
 				t.Errorf("%+v", e)
 			}
-			other := openWith(t, project("production"), environment(s))
+			other := openWith(t, project("production"), desttest.At(s.URL))
 			write(t, other, "A", "the-value")
 			fails(t, d.Delete(t.Context(), desttest.Read(t, other, "A")), destination.NoLocation)
 			if checks := d.Verify(t.Context()); len(checks) != 2 || checks[1].OK || checks[1].Name != "read" {
@@ -47,14 +47,14 @@ func TestHiddenProduction(t *testing.T) {
 	s.Put("prj_1", "A", "theirs", "production")
 	c := project("production")
 	c.AccessToken = webhosttest.Narrow
-	d := openWith(t, c, environment(s))
+	d := openWith(t, c, desttest.At(s.URL))
 	_, err := d.Read(t.Context(), "A")
 	fails(t, err, destination.Denied)
 	if checks := d.Verify(t.Context()); checks[2].OK || checks[2].Name != "read" {
 		t.Errorf("verify: %+v", checks)
 	}
 	c.Environments = []string{"development"}
-	write(t, openWith(t, c, environment(s)), "A", "the-value")
+	write(t, openWith(t, c, desttest.At(s.URL)), "A", "the-value")
 	values(t, s, "A", map[string]string{"production": "theirs", "development": "the-value"})
 }
 
@@ -63,12 +63,12 @@ func TestVerifyReadOnly(t *testing.T) {
 	s.AddProject("prj_1", "team_1")
 	c := project("production")
 	c.AccessToken = webhosttest.ReadOnly
-	checks := openWith(t, c, environment(s)).Verify(t.Context())
+	checks := openWith(t, c, desttest.At(s.URL)).Verify(t.Context())
 	if i := slices.IndexFunc(checks, func(c destination.Check) bool { return c.Name == "delete" }); i < 0 || checks[i].OK || checks[i].Unknown {
 		t.Errorf("%+v", checks)
 	}
 	c.AccessToken = "wrong"
-	checks = openWith(t, c, environment(s)).Verify(t.Context())
+	checks = openWith(t, c, desttest.At(s.URL)).Verify(t.Context())
 	if len(checks) != 2 || !checks[0].OK || checks[1].OK || checks[1].Name != "credentials" {
 		t.Errorf("%+v", checks)
 	}

@@ -21,7 +21,7 @@ func TestDeployHook(t *testing.T) {
 	hook := webhosttest.NewHook(t)
 	for status, want := range map[int]struct{ code, text string }{
 		201: {}, 200: {}, 404: {destination.BadRequest, "write it to deploy_hook_url"}, 400: {destination.BadRequest, "status 400"},
-		429: {destination.Throttled, "no more requests"}, 503: {destination.Unavailable, "status 503"},
+		429: {destination.Throttled, "no more of these requests"}, 503: {destination.Unavailable, "status 503"},
 	} {
 		hook.Fail(status)
 		c := hooked(hook.URL)

@@ -66,7 +66,7 @@ func TestAnswers(t *testing.T) {
 				_, _ = w.Write([]byte(tt.body))
 			}))
 			defer l.Close()
-			env := destination.Env{Client: &http.Client{Transport: &http.Transport{}}, URL: l.URL + "/"}
+			env := desttest.At(l.URL + "/")
 			d := openWith(t, project("production"), env)
 			_, err := d.Write(t.Context(), item("A", "the-value"), destination.Found{Name: "A"})
 			if tt.code == "" {
@@ -101,7 +101,7 @@ func TestOtherAnswers(t *testing.T) {
 		}
 	}))
 	defer l.Close()
-	d := openWith(t, project("production"), destination.Env{Client: &http.Client{Transport: &http.Transport{}}, URL: l.URL})
+	d := openWith(t, project("production"), desttest.At(l.URL))
 	held := write(t, d, "A", "the-value")
 	if held != (destination.Held{ID: "a1", Version: "1.5e12"}) {
 		t.Errorf("held %+v", held)

@@ -62,6 +62,8 @@ var inNamespaces = []string{
 	"PATCH /sys/sync/destinations/gh/{name}", "POST /sys/sync/destinations/gh/{name}",
 	"PATCH /sys/sync/destinations/vercel-project/{name}", "POST /sys/sync/destinations/vercel-project/{name}",
 	"LIST /sys/sync/github-apps/", "GET /sys/sync/github-apps/{name}", "POST /sys/sync/github-apps/{name}", "DELETE /sys/sync/github-apps/{name}",
+	"PATCH /sys/sync/destinations/cloud1-ssm/{name}", "POST /sys/sync/destinations/cloud1-ssm/{name}",
+	"PATCH /sys/sync/destinations/aws-ssm/{name}", "POST /sys/sync/destinations/aws-ssm/{name}",
 	"PATCH /sys/sync/destinations/gitlab/{name}", "POST /sys/sync/destinations/gitlab/{name}",
 	"PATCH /sys/sync/destinations/webhook/{name}", "POST /sys/sync/destinations/webhook/{name}",
 	"PATCH /sys/sync/destinations/kubernetes/{name}", "POST /sys/sync/destinations/kubernetes/{name}",

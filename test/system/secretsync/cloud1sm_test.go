@@ -27,6 +27,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager/types"
 
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud1sm"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
@@ -82,6 +83,18 @@ type aws1 struct {
 
 func newAWS(t *testing.T, emulator string) *aws1 {
 	t.Helper()
+	p := &aws1{}
+	p.faults, p.front = fronted(t, emulator, "InternalServiceError", "DescribeSecret", "GetSecretValue", "ListSecrets")
+	p.api = secretsmanager.New(secretsmanager.Options{
+		Region: region, BaseEndpoint: &emulator, Retryer: aws.NopRetryer{}, Credentials: credentials.NewStaticCredentialsProvider(accessKey, secretKey, ""),
+	})
+	return p
+}
+
+// fronted empties the emulator, and puts faults in front of it, at a URL. trouble is the service's code for its own, reads are the actions
+// that change nothing.
+func fronted(t *testing.T, emulator, trouble string, reads ...string) (faults *desttest.Faults, at string) {
+	t.Helper()
 	answer, err := http.Post(emulator+"/moto-api/reset", "text/plain", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -98,34 +111,30 @@ func newAWS(t *testing.T, emulator string) *aws1 {
 			_, _ = fmt.Fprintf(w, `{"__type":%q,"Message":"it is a test"}`, code)
 		}
 	}
-	p := &aws1{faults: &desttest.Faults{
+	faults = &desttest.Faults{
 		Next: &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(to)
 			r.Out.Host = r.In.Host // is signed
 		}},
 		Reads: func(r *http.Request, _ []byte) bool {
 			_, action, _ := strings.Cut(r.Header.Get("X-Amz-Target"), ".")
-			return slices.Contains([]string{"DescribeSecret", "GetSecretValue", "ListSecrets"}, action)
+			return slices.Contains(reads, action)
 		},
 		Throttled: func(w http.ResponseWriter, r *http.Request, after time.Duration) {
 			w.Header().Set("Retry-After", fmt.Sprint(int(after.Seconds())))
 			refusal(http.StatusBadRequest, "ThrottlingException")(w, r)
 		},
-		Troubled: refusal(http.StatusInternalServerError, "InternalServiceError"),
+		Troubled: refusal(http.StatusInternalServerError, trouble),
 		Rejected: refusal(http.StatusBadRequest, "AccessDeniedException"),
-	}}
-	front := httptest.NewServer(p.faults)
+	}
+	front := httptest.NewServer(faults)
 	t.Cleanup(front.Close)
-	p.front = front.URL
-	p.api = secretsmanager.New(secretsmanager.Options{
-		Region: region, BaseEndpoint: &emulator, Retryer: aws.NopRetryer{}, Credentials: credentials.NewStaticCredentialsProvider(accessKey, secretKey, ""),
-	})
-	return p
+	return faults, front.URL
 }
 
 func (p *aws1) Open(t *testing.T) destination.Destination {
 	t.Helper()
-	c := &cloud1sm.Config{AccessKeyID: accessKey, SecretAccessKey: secretKey, Region: region}
+	c := &cloud1sm.Config{Account: cloud1.Account{AccessKeyID: accessKey, SecretAccessKey: secretKey, Region: region}}
 	if p.change != nil {
 		p.change(c)
 	}

@@ -7,7 +7,7 @@ import (
 )
 
 // kinds are the types of destinations.
-var kinds = []string{"cloud1-sm", "cloud2-kv", "cloud3-sm", "repohost", "webhost-project", "kubernetes", "webhook", "gitlab"}
+var kinds = []string{"cloud1-sm", "cloud1-ssm", "cloud2-kv", "cloud3-sm", "repohost", "webhost-project", "kubernetes", "webhook", "gitlab"}
 
 // TestLife takes a secret to a destination of each type, and away again, by all that can happen to it.
 func TestLife(t *testing.T) {

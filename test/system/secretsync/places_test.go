@@ -1,8 +1,10 @@
 package secretsync_test
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1ssm/cloud1ssmtest"
 	"github.com/coffer-project/coffer/engines/secretsync/gitlab/gitlabtest"
 	"github.com/coffer-project/coffer/engines/secretsync/kubernetes/kubernetestest"
 	"github.com/coffer-project/coffer/engines/secretsync/webhook/webhooktest"
@@ -27,7 +29,23 @@ func newPlainPlaces(t *testing.T) map[string]place {
 	hook := webhooktest.New(t)
 	lab := gitlabtest.New(t)
 	lab.Add("projects", "acme/web")
+	store := cloud1ssmtest.New(t, 50)
+	id, key := store.Root()
 	return map[string]place{
+		"cloud1-ssm": {
+			url:    store.URL,
+			fields: object{"access_key_id": id, "secret_access_key": key, "region": store.Region},
+			wrong:  object{"secret_access_key": strings.Repeat("x", 40)},
+			secret: key,
+			get:    store.Get,
+			put:    store.Put,
+			calls: func() (all []string) {
+				for _, c := range store.Calls() {
+					all = append(all, c.Action+" "+c.SecretID)
+				}
+				return all
+			},
+		},
 		"gitlab": {
 			url:    lab.URL,
 			fields: object{"access_token": gitlabtest.Token, "project_id": "acme/web", "masked": false},

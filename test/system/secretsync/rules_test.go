@@ -18,14 +18,14 @@ import (
 var masked = map[string][]string{
 	"cloud1-sm": {"access_key_id", "secret_access_key"}, "cloud2-kv": {"client_secret"}, "cloud3-sm": {"credentials"},
 	"repohost": {"access_token"}, "webhost-project": {"access_token"},
-	"kubernetes": {"token"}, "webhook": {"signing_key", "headers"}, "gitlab": {"access_token"},
+	"cloud1-ssm": {"access_key_id", "secret_access_key"}, "kubernetes": {"token"}, "webhook": {"signing_key", "headers"}, "gitlab": {"access_token"},
 }
 
 // required are the fields without which there is no destination.
 var required = map[string][]string{
 	"cloud1-sm": nil, "cloud2-kv": {"key_vault_uri", "client_id", "client_secret", "tenant_id"}, "cloud3-sm": {"credentials"},
 	"repohost": {"access_token", "repository_owner", "repisitory_name"}, "webhost-project": {"access_token", "project_id", "deployment_environments"},
-	"kubernetes": {"api_server", "token", "namespace"}, "webhook": {"url", "signing_key"}, "gitlab": {"access_token", "project_id"},
+	"cloud1-ssm": nil, "kubernetes": {"api_server", "token", "namespace"}, "webhook": {"url", "signing_key"}, "gitlab": {"access_token", "project_id"},
 }
 
 func part(data object, name string) object {
@@ -140,7 +140,7 @@ func TestDestination(t *testing.T) {
 	})
 	t.Run("credentials are what is in a file and not its name", func(t *testing.T) {
 		s := all.in(t)
-		for kind, field := range map[string]string{"cloud1-sm": "secret_access_key", "cloud2-kv": "client_secret", "cloud3-sm": "credentials", "repohost": "access_token", "webhost-project": "access_token", "kubernetes": "token", "webhook": "signing_key", "gitlab": "access_token"} {
+		for kind, field := range map[string]string{"cloud1-sm": "secret_access_key", "cloud1-ssm": "secret_access_key", "cloud2-kv": "client_secret", "cloud3-sm": "credentials", "repohost": "access_token", "webhost-project": "access_token", "kubernetes": "token", "webhook": "signing_key", "gitlab": "access_token"} {
 			s.rejected(400, "POST", destinations+kind+"/file", s.fields(kind, object{field: "@/etc/passwd"}), field, "command")
 		}
 	})
@@ -219,7 +219,7 @@ func TestDestination(t *testing.T) {
 		s := all.in(t)
 		for kind, granularity := range map[string]string{
 			"cloud1-sm": "secret-path", "cloud2-kv": "secret-path", "cloud3-sm": "secret-path", "repohost": "secret-key", "webhost-project": "secret-key",
-			"kubernetes": "secret-path", "webhook": "secret-path", "gitlab": "secret-key",
+			"cloud1-ssm": "secret-path", "kubernetes": "secret-path", "webhook": "secret-path", "gitlab": "secret-key",
 		} {
 			d := s.dest(kind, "options")
 			options := part(s.must("GET", d, nil), "options")
@@ -253,7 +253,7 @@ func TestDestination(t *testing.T) {
 	})
 	t.Run("vendors' names of types are accepted", func(t *testing.T) {
 		s := all.in(t)
-		for kind, ours := range map[string]string{"aws-sm": "cloud1-sm", "azure-kv": "cloud2-kv", "gcp-sm": "cloud3-sm", "gh": "repohost", "vercel-project": "webhost-project"} {
+		for kind, ours := range map[string]string{"aws-sm": "cloud1-sm", "aws-ssm": "cloud1-ssm", "azure-kv": "cloud2-kv", "gcp-sm": "cloud3-sm", "gh": "repohost", "vercel-project": "webhost-project"} {
 			equal(t, "type", s.must("GET", destinations+kind+"/created", nil)["type"], kind)
 			equal(t, "type", s.must("PATCH", destinations+kind+"/created", object{})["type"], kind)
 			equal(t, "type", s.must("GET", destinations+ours+"/created", nil)["type"], ours)

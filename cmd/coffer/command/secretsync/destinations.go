@@ -17,7 +17,8 @@ import (
 )
 
 func destinationsCommand() *cli.Command {
-	return command.Group("destinations", "look after the places that secrets are synced to", `Commands for destinations, each named TYPE/NAME. The types are cloud1-sm, cloud2-kv, cloud3-sm, gitlab, kubernetes, repohost, webhook and webhost-project;
+	return command.Group("destinations", "look after the places that secrets are synced to", `Commands for destinations, each named TYPE/NAME. The types are cloud1-sm, cloud1-ssm, cloud2-kv, cloud3-sm, gitlab, kubernetes,
+repohost, webhook and webhost-project;
 "coffer path-help sys/sync/destinations/TYPE/NAME" has the fields of each.
 
 Examples:

@@ -6,9 +6,5 @@ func Check(action string, body []byte) ([]Violation, error) {
 	if err != nil {
 		return nil, err
 	}
-	decoded, err := decode(body)
-	if err != nil {
-		return nil, err
-	}
-	return m.request(action, decoded), nil
+	return m.Check(action, body)
 }

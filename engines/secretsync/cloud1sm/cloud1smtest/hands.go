@@ -22,9 +22,9 @@ type Secret struct {
 
 // Put writes a value as another client would: a new secret, or a new version.
 func (s *Server) Put(name string, value []byte) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
+	s.Lock()
+	defer s.Unlock()
+	now := s.NowLocked()
 	s.purge(now)
 	k := s.named(name)
 	if k == nil {
@@ -36,15 +36,15 @@ func (s *Server) Put(name string, value []byte) {
 		v.text, v.binary = &text, nil
 	}
 	if rejected := k.put(strings.ToLower(rand.Text() + rand.Text())[:36], v, []string{current}, now); rejected != nil {
-		s.testing.Errorf("cloud1smtest: Put: %s", rejected.code)
+		s.testing.Errorf("cloud1smtest: Put: %s", rejected.Code)
 	}
 }
 
 // Get returns what another client reads under a name.
 func (s *Server) Get(name string) (value []byte, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.purge(s.now())
+	s.Lock()
+	defer s.Unlock()
+	s.purge(s.NowLocked())
 	k := s.named(name)
 	if k == nil || !k.deleteAt.IsZero() || k.versions[k.holder(current)] == nil {
 		return nil, false
@@ -54,9 +54,9 @@ func (s *Server) Get(name string) (value []byte, ok bool) {
 
 // Secret returns the secret of a name, and whether there is one.
 func (s *Server) Secret(name string) (Secret, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now()
+	s.Lock()
+	defer s.Unlock()
+	now := s.NowLocked()
 	s.purge(now)
 	k := s.named(name)
 	if k == nil {
@@ -75,8 +75,8 @@ func (s *Server) Secret(name string) (Secret, bool) {
 
 // change does something to the secret of a name.
 func (s *Server) change(name string, f func(k *secret)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Lock()
+	defer s.Unlock()
 	k := s.named(name)
 	if k == nil {
 		panic("cloud1smtest: there is no secret " + name)
@@ -97,7 +97,7 @@ func (s *Server) Empty(name string) { s.change(name, func(k *secret) { clear(k.v
 
 // Schedule schedules a secret for deletion.
 func (s *Server) Schedule(name string, d time.Duration) {
-	s.change(name, func(k *secret) { k.deleted, k.deleteAt = s.now(), s.now().Add(d) })
+	s.change(name, func(k *secret) { k.deleted, k.deleteAt = s.NowLocked(), s.NowLocked().Add(d) })
 }
 
 // Drop removes a secret for good; its name is free at once.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/rand"
 	"encoding/base64"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
@@ -12,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/coffer-project/coffer/engines/secretsync/cloud1/cloud1test"
 )
 
 const (
@@ -51,46 +52,13 @@ type version struct {
 
 // request is one, while it is carried out.
 type request struct {
-	s      *Server
-	in     map[string]any
-	action string
-	now    time.Time
+	*cloud1test.Request
+	s *Server
 }
 
 type object = map[string]any
 
-func (r *request) text(name string) string {
-	text, _ := r.in[name].(string)
-	return text
-}
-
-func (r *request) has(name string) bool { _, ok := r.in[name]; return ok }
-
-func (r *request) yes(name string) bool { yes, _ := r.in[name].(bool); return yes }
-
-func (r *request) number(name string) int {
-	n, _ := r.in[name].(json.Number)
-	i, _ := strconv.Atoi(n.String())
-	return i
-}
-
-func (r *request) texts(name string) (list []string) {
-	all, _ := r.in[name].([]any)
-	for _, v := range all {
-		text, _ := v.(string)
-		list = append(list, text)
-	}
-	return list
-}
-
-func (r *request) id() string {
-	if r.action == "CreateSecret" {
-		return r.text("Name")
-	}
-	return r.text("SecretId")
-}
-
-var actions = map[string]func(*request) (any, *refusal){
+var actions = map[string]func(*request) (any, *cloud1test.Refusal){
 	"CreateSecret":             (*request).create,
 	"DescribeSecret":           (*request).describe,
 	"GetSecretValue":           (*request).getValue,
@@ -122,8 +90,8 @@ func (s *Server) named(name string) *secret {
 }
 
 // find takes a name, an ARN, and an ARN without its end, which is trouble where a name looks like it had one.
-func (r *request) find() (*secret, *refusal) {
-	id := r.text("SecretId")
+func (r *request) find() (*secret, *cloud1test.Refusal) {
+	id := r.Text("SecretId")
 	if !strings.HasPrefix(id, "arn:") {
 		if k := r.s.named(id); k != nil {
 			return k, nil
@@ -138,43 +106,42 @@ func (r *request) find() (*secret, *refusal) {
 			}
 		}
 	}
-	return nil, reject("ResourceNotFoundException", "Secrets Manager can't find the specified secret.")
+	return nil, cloud1test.Reject("ResourceNotFoundException", "Secrets Manager can't find the specified secret.")
 }
 
 // live is find for what must not be scheduled for deletion.
-func (r *request) live() (*secret, *refusal) {
+func (r *request) live() (*secret, *cloud1test.Refusal) {
 	k, rejected := r.find()
 	if rejected == nil && !k.deleteAt.IsZero() {
-		return nil, reject("InvalidRequestException", "You can't perform this operation on the secret because it was marked for deletion.")
+		return nil, cloud1test.Reject("InvalidRequestException", "You can't perform this operation on the secret because it was marked for deletion.")
 	}
 	return k, rejected
 }
 
 var (
 	legalName = regexp.MustCompile(`\A[A-Za-z0-9/_+=.@-]{1,512}\z`)
-	legalTag  = regexp.MustCompile(`\A[\p{L}\p{Z}\p{N}_.:/=+\-@]*\z`)
 )
 
 // content returns the value of a request.
-func (r *request) content() (*version, *refusal) {
-	text, binary := r.has("SecretString"), r.has("SecretBinary")
-	v := &version{created: r.now}
+func (r *request) content() (*version, *cloud1test.Refusal) {
+	text, binary := r.Has("SecretString"), r.Has("SecretBinary")
+	v := &version{created: r.Now}
 	switch {
 	case text && binary:
-		return nil, reject("InvalidParameterException", "You can't specify both a binary secret value and a string secret value in the same secret.")
+		return nil, cloud1test.Reject("InvalidParameterException", "You can't specify both a binary secret value and a string secret value in the same secret.")
 	case text:
-		value := r.text("SecretString")
+		value := r.Text("SecretString")
 		v.text = &value
 	case binary:
-		v.binary, _ = base64.StdEncoding.DecodeString(r.text("SecretBinary"))
+		v.binary, _ = base64.StdEncoding.DecodeString(r.Text("SecretBinary"))
 	default:
 		return nil, nil
 	}
-	if !r.has("ClientRequestToken") {
-		return nil, reject("InvalidRequestException", "You must provide a ClientRequestToken value. We recommend a UUID-type value.")
+	if !r.Has("ClientRequestToken") {
+		return nil, cloud1test.Reject("InvalidRequestException", "You must provide a ClientRequestToken value. We recommend a UUID-type value.")
 	}
 	if len(v.bytes()) > maxValueBytes {
-		return nil, reject("InvalidParameterException", "The secret value is longer than %d bytes.", maxValueBytes)
+		return nil, cloud1test.Reject("InvalidParameterException", "The secret value is longer than %d bytes.", maxValueBytes)
 	}
 	return v, nil
 }
@@ -190,53 +157,35 @@ func (v *version) same(o *version) bool {
 	return (v.text == nil) == (o.text == nil) && bytes.Equal(v.bytes(), o.bytes())
 }
 
-func (r *request) tags() (map[string]string, *refusal) {
-	tags := map[string]string{}
-	list, _ := r.in["Tags"].([]any)
-	for _, entry := range list {
-		tag, _ := entry.(object)
-		key, _ := tag["Key"].(string)
-		value, _ := tag["Value"].(string)
-		if _, twice := tags[key]; twice {
-			return nil, reject("InvalidParameterException", "Duplicate tag keys are not allowed.")
-		}
-		if strings.HasPrefix(strings.ToLower(key), "aws:") || !legalTag.MatchString(key) || !legalTag.MatchString(value) {
-			return nil, reject("InvalidParameterException", "The tag is not valid.")
-		}
-		tags[key] = value
-	}
-	return tags, nil
-}
-
-func (r *request) create() (any, *refusal) {
-	name := r.text("Name")
+func (r *request) create() (any, *cloud1test.Refusal) {
+	name := r.Text("Name")
 	if !legalName.MatchString(name) {
-		return nil, reject("InvalidParameterException", "Invalid name. Must be a valid name containing alphanumeric characters, or any of the following: -/_+=.@!")
+		return nil, cloud1test.Reject("InvalidParameterException", "Invalid name. Must be a valid name containing alphanumeric characters, or any of the following: -/_+=.@!")
 	}
 	v, rejected := r.content()
 	if rejected != nil {
 		return nil, rejected
 	}
-	tags, rejected := r.tags()
+	tags, rejected := r.Tags("InvalidParameterException")
 	if rejected != nil {
 		return nil, rejected
 	}
-	token := r.text("ClientRequestToken")
+	token := r.Text("ClientRequestToken")
 	k := r.s.named(name)
 	switch {
 	case r.s.dying[name] || k != nil && !k.deleteAt.IsZero():
-		return nil, reject("InvalidRequestException", "You can't create this secret because a secret with this name is already scheduled for deletion.")
+		return nil, cloud1test.Reject("InvalidRequestException", "You can't create this secret because a secret with this name is already scheduled for deletion.")
 	case k != nil && v != nil && k.versions[token] != nil && k.versions[token].same(v):
 		return object{"ARN": k.arn, "Name": name, "VersionId": token}, nil
 	case k != nil:
-		return nil, reject("ResourceExistsException", "The operation failed because the secret %s already exists.", name)
+		return nil, cloud1test.Reject("ResourceExistsException", "The operation failed because the secret %s already exists.", name)
 	case len(tags) > maxTags:
-		return nil, reject("InvalidParameterException", "A secret has at most %d tags.", maxTags)
-	case strings.Contains(r.text("KmsKeyId"), "disabled"):
-		return nil, reject("EncryptionFailure", "Secrets Manager can't encrypt the protected secret text using the provided KMS key.")
+		return nil, cloud1test.Reject("InvalidParameterException", "A secret has at most %d tags.", maxTags)
+	case strings.Contains(r.Text("KmsKeyId"), "disabled"):
+		return nil, cloud1test.Reject("EncryptionFailure", "Secrets Manager can't encrypt the protected secret text using the provided KMS key.")
 	}
-	k = r.s.add(name, tags, r.now)
-	k.kms = r.text("KmsKeyId")
+	k = r.s.add(name, tags, r.Now)
+	k.kms = r.Text("KmsKeyId")
 	out := object{"ARN": k.arn, "Name": name}
 	if rejected := r.addReplicas(k); rejected != nil {
 		delete(r.s.secrets, k.arn)
@@ -256,7 +205,7 @@ func (r *request) create() (any, *refusal) {
 // add makes a secret without a value. Its ARN ends in six characters that no other has had.
 func (s *Server) add(name string, tags map[string]string, now time.Time) *secret {
 	s.made++
-	arn := fmt.Sprintf("arn:aws:secretsmanager:%s:%s:secret:%s-%s", s.Region, account, name, rand.Text()[:6])
+	arn := fmt.Sprintf("arn:aws:secretsmanager:%s:%s:secret:%s-%s", s.Region, s.Account(), name, rand.Text()[:6])
 	k := &secret{arn: arn, name: name, number: s.made, tags: tags, versions: map[string]*version{}, replicas: map[string]string{}, lost: map[string]string{}, created: now, changed: now}
 	s.secrets[arn] = k
 	return k
@@ -299,7 +248,7 @@ func (k *secret) details(labels string) object {
 	return out
 }
 
-func (r *request) describe() (any, *refusal) {
+func (r *request) describe() (any, *cloud1test.Refusal) {
 	k, rejected := r.find()
 	if rejected != nil {
 		return nil, rejected
@@ -320,12 +269,12 @@ func (k *secret) holder(label string) string {
 	return ""
 }
 
-func (r *request) getValue() (any, *refusal) {
+func (r *request) getValue() (any, *cloud1test.Refusal) {
 	k, rejected := r.live()
 	if rejected != nil {
 		return nil, rejected
 	}
-	id, label := r.text("VersionId"), r.text("VersionStage")
+	id, label := r.Text("VersionId"), r.Text("VersionStage")
 	if label == "" && id == "" {
 		label = current
 	}
@@ -334,7 +283,7 @@ func (r *request) getValue() (any, *refusal) {
 	}
 	v := k.versions[id]
 	if v == nil || label != "" && !slices.Contains(v.labels, label) {
-		return nil, reject("ResourceNotFoundException", "Secrets Manager can't find the specified secret value for staging label or version.")
+		return nil, cloud1test.Reject("ResourceNotFoundException", "Secrets Manager can't find the specified secret value for staging label or version.")
 	}
 	out := object{"ARN": k.arn, "Name": k.name, "VersionId": id, "CreatedDate": seconds(v.created)}
 	if len(v.labels) > 0 {
@@ -348,7 +297,7 @@ func (r *request) getValue() (any, *refusal) {
 	return out, nil
 }
 
-func (r *request) putValue() (any, *refusal) {
+func (r *request) putValue() (any, *cloud1test.Refusal) {
 	k, rejected := r.live()
 	if rejected != nil {
 		return nil, rejected
@@ -358,19 +307,19 @@ func (r *request) putValue() (any, *refusal) {
 	case rejected != nil:
 		return nil, rejected
 	case v == nil:
-		return nil, reject("InvalidParameterException", "You must provide either SecretString or SecretBinary.")
+		return nil, cloud1test.Reject("InvalidParameterException", "You must provide either SecretString or SecretBinary.")
 	case k.owner != "":
-		return nil, reject("InvalidRequestException", "You can't perform this operation because the secret is managed by %s.", k.owner)
+		return nil, cloud1test.Reject("InvalidRequestException", "You can't perform this operation because the secret is managed by %s.", k.owner)
 	}
-	token, labels := r.text("ClientRequestToken"), r.texts("VersionStages")
+	token, labels := r.Text("ClientRequestToken"), r.Texts("VersionStages")
 	if labels == nil || k.holder(current) == "" {
 		labels = append(labels, current)
 	}
 	switch old := k.versions[token]; {
 	case old != nil && !old.same(v):
-		return nil, reject("ResourceExistsException", "You can't modify an existing version, you can only create a new version.")
+		return nil, cloud1test.Reject("ResourceExistsException", "You can't modify an existing version, you can only create a new version.")
 	case old == nil:
-		if rejected := k.put(token, v, labels, r.now); rejected != nil {
+		if rejected := k.put(token, v, labels, r.Now); rejected != nil {
 			return nil, rejected
 		}
 	}
@@ -382,7 +331,7 @@ func (r *request) putValue() (any, *refusal) {
 }
 
 // put adds a version, unless there are too many.
-func (k *secret) put(id string, v *version, labels []string, now time.Time) *refusal {
+func (k *secret) put(id string, v *version, labels []string, now time.Time) *cloud1test.Refusal {
 	if len(k.versions) >= maxVersions {
 		maps.DeleteFunc(k.versions, func(_ string, v *version) bool { return len(v.labels) == 0 && now.Sub(v.created) > young })
 	}
@@ -396,7 +345,7 @@ func (k *secret) put(id string, v *version, labels []string, now time.Time) *ref
 		all[label] = true
 	}
 	if len(k.versions) >= maxVersions || len(all) > maxLabels {
-		return reject("LimitExceededException", "You've exceeded the quota of versions or of staging labels.")
+		return cloud1test.Reject("LimitExceededException", "You've exceeded the quota of versions or of staging labels.")
 	}
 	k.versions[id] = v
 	for _, label := range labels {
@@ -426,90 +375,90 @@ func (k *secret) drop(label, from string) {
 	v.labels = slices.DeleteFunc(v.labels, func(l string) bool { return l == label })
 }
 
-func (r *request) updateStage() (any, *refusal) {
+func (r *request) updateStage() (any, *cloud1test.Refusal) {
 	k, rejected := r.live()
 	if rejected != nil {
 		return nil, rejected
 	}
-	label, to, from := r.text("VersionStage"), r.text("MoveToVersionId"), r.text("RemoveFromVersionId")
+	label, to, from := r.Text("VersionStage"), r.Text("MoveToVersionId"), r.Text("RemoveFromVersionId")
 	holder := k.holder(label)
 	switch {
 	case to != "" && k.versions[to] == nil:
-		return nil, reject("ResourceNotFoundException", "Secrets Manager can't find the specified secret version.")
+		return nil, cloud1test.Reject("ResourceNotFoundException", "Secrets Manager can't find the specified secret version.")
 	case from != "" && from != holder:
-		return nil, reject("InvalidParameterException", "The staging label %s isn't attached to version %s.", label, from)
+		return nil, cloud1test.Reject("InvalidParameterException", "The staging label %s isn't attached to version %s.", label, from)
 	case from == "" && holder != "" && holder != to:
-		return nil, reject("InvalidParameterException", "The parameter RemoveFromVersionId can't be empty. Staging label %s is currently attached to version %s, "+
+		return nil, cloud1test.Reject("InvalidParameterException", "The parameter RemoveFromVersionId can't be empty. Staging label %s is currently attached to version %s, "+
 			"so you must explicitly reference that version in RemoveFromVersionId.", label, holder)
 	case to == "" && label == current:
-		return nil, reject("InvalidParameterException", "You can't remove the staging label %s.", label)
+		return nil, cloud1test.Reject("InvalidParameterException", "You can't remove the staging label %s.", label)
 	case to == "":
 		k.drop(label, from)
 	default:
 		k.move(label, to)
 	}
-	k.changed = r.now
+	k.changed = r.Now
 	return object{"ARN": k.arn, "Name": k.name}, nil
 }
 
-func (r *request) tag() (any, *refusal) {
+func (r *request) tag() (any, *cloud1test.Refusal) {
 	k, rejected := r.live()
 	if rejected != nil {
 		return nil, rejected
 	}
-	tags, rejected := r.tags()
+	tags, rejected := r.Tags("InvalidParameterException")
 	if rejected != nil {
 		return nil, rejected
 	}
 	all := maps.Clone(k.tags)
 	maps.Copy(all, tags)
 	if len(all) > maxTags {
-		return nil, reject("InvalidParameterException", "A secret has at most %d tags.", maxTags)
+		return nil, cloud1test.Reject("InvalidParameterException", "A secret has at most %d tags.", maxTags)
 	}
-	k.tags, k.changed = all, r.now
+	k.tags, k.changed = all, r.Now
 	return nil, nil
 }
 
-func (r *request) untag() (any, *refusal) {
+func (r *request) untag() (any, *cloud1test.Refusal) {
 	k, rejected := r.live()
 	if rejected != nil {
 		return nil, rejected
 	}
-	for _, key := range r.texts("TagKeys") {
+	for _, key := range r.Texts("TagKeys") {
 		delete(k.tags, key)
 	}
-	k.changed = r.now
+	k.changed = r.Now
 	return nil, nil
 }
 
-func (r *request) remove() (any, *refusal) {
-	force, days := r.yes("ForceDeleteWithoutRecovery"), r.number("RecoveryWindowInDays")
+func (r *request) remove() (any, *cloud1test.Refusal) {
+	force, days := r.Yes("ForceDeleteWithoutRecovery"), r.Number("RecoveryWindowInDays")
 	k, rejected := r.find()
 	switch {
-	case force && r.has("RecoveryWindowInDays"):
-		return nil, reject("InvalidParameterException", "You can't use ForceDeleteWithoutRecovery in conjunction with RecoveryWindowInDays.")
-	case r.has("RecoveryWindowInDays") && (days < 7 || days > 30):
-		return nil, reject("InvalidParameterException", "The RecoveryWindowInDays value must be between 7 and 30 days (inclusive).")
+	case force && r.Has("RecoveryWindowInDays"):
+		return nil, cloud1test.Reject("InvalidParameterException", "You can't use ForceDeleteWithoutRecovery in conjunction with RecoveryWindowInDays.")
+	case r.Has("RecoveryWindowInDays") && (days < 7 || days > 30):
+		return nil, cloud1test.Reject("InvalidParameterException", "The RecoveryWindowInDays value must be between 7 and 30 days (inclusive).")
 	case rejected != nil:
 		return nil, rejected
 	case k.owner != "":
-		return nil, reject("InvalidRequestException", "You can't perform this operation because the secret is managed by %s.", k.owner)
+		return nil, cloud1test.Reject("InvalidRequestException", "You can't perform this operation because the secret is managed by %s.", k.owner)
 	case len(k.replicas) > 0:
-		return nil, reject("InvalidRequestException", "You can't delete secret %s that still has replica regions [%s].", k.name, strings.Join(slices.Sorted(maps.Keys(k.replicas)), ", "))
+		return nil, cloud1test.Reject("InvalidRequestException", "You can't delete secret %s that still has replica regions [%s].", k.name, strings.Join(slices.Sorted(maps.Keys(k.replicas)), ", "))
 	case force:
 		delete(r.s.secrets, k.arn)
 		r.s.dying[k.name] = r.s.slow
-		return object{"ARN": k.arn, "Name": k.name, "DeletionDate": seconds(r.now)}, nil
+		return object{"ARN": k.arn, "Name": k.name, "DeletionDate": seconds(r.Now)}, nil
 	case !k.deleteAt.IsZero():
-		return nil, reject("InvalidRequestException", "You can't perform this operation on the secret because it was already scheduled for deletion.")
+		return nil, cloud1test.Reject("InvalidRequestException", "You can't perform this operation on the secret because it was already scheduled for deletion.")
 	case days == 0:
 		days = 30
 	}
-	k.deleted, k.deleteAt = r.now, r.now.AddDate(0, 0, days)
+	k.deleted, k.deleteAt = r.Now, r.Now.AddDate(0, 0, days)
 	return object{"ARN": k.arn, "Name": k.name, "DeletionDate": seconds(k.deleteAt)}, nil
 }
 
-func (r *request) restore() (any, *refusal) {
+func (r *request) restore() (any, *cloud1test.Refusal) {
 	k, rejected := r.find()
 	if rejected != nil {
 		return nil, rejected
@@ -519,17 +468,17 @@ func (r *request) restore() (any, *refusal) {
 }
 
 // update changes the key only: Coffer writes values in another way.
-func (r *request) update() (any, *refusal) {
+func (r *request) update() (any, *cloud1test.Refusal) {
 	k, rejected := r.live()
 	switch {
 	case rejected != nil:
 		return nil, rejected
-	case r.has("SecretString") || r.has("SecretBinary") || r.has("Description"):
+	case r.Has("SecretString") || r.Has("SecretBinary") || r.Has("Description"):
 		r.s.testing.Error("cloud1smtest: UpdateSecret is there for the key only")
-	case strings.Contains(r.text("KmsKeyId"), "disabled"):
-		return nil, reject("EncryptionFailure", "Secrets Manager can't encrypt the protected secret text using the provided KMS key.")
-	case r.has("KmsKeyId"):
-		k.kms, k.changed = r.text("KmsKeyId"), r.now
+	case strings.Contains(r.Text("KmsKeyId"), "disabled"):
+		return nil, cloud1test.Reject("EncryptionFailure", "Secrets Manager can't encrypt the protected secret text using the provided KMS key.")
+	case r.Has("KmsKeyId"):
+		k.kms, k.changed = r.Text("KmsKeyId"), r.Now
 	}
 	return object{"ARN": k.arn, "Name": k.name}, nil
 }
@@ -537,8 +486,8 @@ func (r *request) update() (any, *refusal) {
 // occupied is a region in which another secret has every name, so that replicas fail there.
 const occupied = "us-gov-west-1"
 
-func (r *request) addReplicas(k *secret) *refusal {
-	list, _ := r.in["AddReplicaRegions"].([]any)
+func (r *request) addReplicas(k *secret) *cloud1test.Refusal {
+	list, _ := r.In["AddReplicaRegions"].([]any)
 	for _, entry := range list {
 		to, _ := entry.(object)
 		region, _ := to["Region"].(string)
@@ -546,13 +495,13 @@ func (r *request) addReplicas(k *secret) *refusal {
 		_, is := k.replicas[region]
 		switch {
 		case region == r.s.Region:
-			return reject("InvalidParameterException", "Invalid replica region: it is the region of the secret.")
+			return cloud1test.Reject("InvalidParameterException", "Invalid replica region: it is the region of the secret.")
 		case is && k.lost[region] == "":
-			return reject("InvalidParameterException", "The secret is already replicated to %s.", region)
+			return cloud1test.Reject("InvalidParameterException", "The secret is already replicated to %s.", region)
 		}
 		k.replicas[region] = key
 		delete(k.lost, region)
-		if region == occupied && !r.yes("ForceOverwriteReplicaSecret") {
+		if region == occupied && !r.Yes("ForceOverwriteReplicaSecret") {
 			k.lost[region] = "Replication failed: Secret name simple already exists in region " + region + "."
 		}
 	}
@@ -573,7 +522,7 @@ func (k *secret) replication() (list []object) {
 	return list
 }
 
-func (r *request) replicate() (any, *refusal) {
+func (r *request) replicate() (any, *cloud1test.Refusal) {
 	k, rejected := r.live()
 	if rejected == nil {
 		rejected = r.addReplicas(k)
@@ -581,23 +530,23 @@ func (r *request) replicate() (any, *refusal) {
 	if rejected != nil {
 		return nil, rejected
 	}
-	k.changed = r.now
+	k.changed = r.Now
 	return object{"ARN": k.arn, "ReplicationStatus": k.replication()}, nil
 }
 
-func (r *request) unreplicate() (any, *refusal) {
+func (r *request) unreplicate() (any, *cloud1test.Refusal) {
 	k, rejected := r.live()
 	if rejected != nil {
 		return nil, rejected
 	}
-	for _, region := range r.texts("RemoveReplicaRegions") {
+	for _, region := range r.Texts("RemoveReplicaRegions") {
 		if _, ok := k.replicas[region]; !ok {
-			return nil, reject("InvalidParameterException", "The secret has no replica in %s.", region)
+			return nil, cloud1test.Reject("InvalidParameterException", "The secret has no replica in %s.", region)
 		}
 		delete(k.replicas, region)
 		delete(k.lost, region)
 	}
-	k.changed = r.now
+	k.changed = r.Now
 	out := object{"ARN": k.arn}
 	if len(k.replicas) > 0 {
 		out["ReplicationStatus"] = k.replication()
@@ -605,26 +554,26 @@ func (r *request) unreplicate() (any, *refusal) {
 	return out, nil
 }
 
-func (r *request) list() (any, *refusal) {
-	if r.has("Filters") {
+func (r *request) list() (any, *cloud1test.Refusal) {
+	if r.Has("Filters") {
 		r.s.testing.Error("cloud1smtest: there are no filters here")
 	}
 	after := 0
-	if r.has("NextToken") {
-		n, err := strconv.Atoi(strings.TrimPrefix(r.text("NextToken"), "after-"))
+	if r.Has("NextToken") {
+		n, err := strconv.Atoi(strings.TrimPrefix(r.Text("NextToken"), "after-"))
 		if err != nil {
-			return nil, reject("InvalidNextTokenException", "The NextToken value is invalid.")
+			return nil, cloud1test.Reject("InvalidNextTokenException", "The NextToken value is invalid.")
 		}
 		after = n
 	}
 	size := r.s.pageSize
-	if n := r.number("MaxResults"); n > 0 {
+	if n := r.Number("MaxResults"); n > 0 {
 		size = min(size, n)
 	}
 	page, out := []object{}, object{}
 	all := slices.SortedFunc(maps.Values(r.s.secrets), func(a, b *secret) int { return a.number - b.number })
 	for _, k := range all {
-		if k.number <= after || !k.deleteAt.IsZero() && !r.yes("IncludePlannedDeletion") {
+		if k.number <= after || !k.deleteAt.IsZero() && !r.Yes("IncludePlannedDeletion") {
 			continue
 		}
 		if len(page) == size {

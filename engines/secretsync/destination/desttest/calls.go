@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
@@ -70,21 +69,12 @@ func (e Endless) Read(p []byte) (int, error) {
 	return copy(p, blanks), nil
 }
 
-// Deadlines checks that each call has a timeout, although the context has none.
-func Deadlines(t *testing.T, open func(Hook) destination.Destination, it destination.Item) {
-	t.Helper()
-	unbounded := 0
-	d := open(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
-		if end, ok := r.Context().Deadline(); !ok || time.Until(end) > time.Minute {
-			unbounded++
-		}
-		return next.RoundTrip(r)
-	})
-	Write(t, d, it)
-	d.Verify(t.Context())
-	if err := d.Delete(t.Context(), Read(t, d, it.Name)); err != nil || unbounded != 0 {
-		t.Errorf("%v; %d calls have no deadline", err, unbounded)
+// Response is a response of 200 to a request.
+func Response(r *http.Request, header http.Header, body string) *http.Response {
+	if header == nil {
+		header = http.Header{}
 	}
+	return &http.Response{StatusCode: http.StatusOK, Header: header, Body: io.NopCloser(strings.NewReader(body)), Request: r}
 }
 
 // Unreachable checks the errors of a destination without a trusted certificate, a known name or a listener.

@@ -100,6 +100,14 @@ func Run(t *testing.T, kind destination.Type, newFake func(t *testing.T) Fake) {
 	} {
 		t.Run(name, func(t *testing.T) { test(open(t, kind, newFake)) })
 	}
+	for name, test := range hooked {
+		t.Run(name, func(t *testing.T) {
+			s := open(t, kind, newFake)
+			if f, ok := s.fake.(Hooked); ok {
+				test(s, f)
+			}
+		})
+	}
 	for seed := range seeds(t) {
 		t.Run(fmt.Sprint("storm ", seed), func(t *testing.T) { open(t, kind, newFake).storm(seed) })
 	}
@@ -437,6 +445,11 @@ func (s *suite) largest() {
 func (s *suite) bytes() {
 	for i, value := range []string{" ", "{}", `"quoted"`, "line\nline\r\n", "ünïcödé ✓ \U0001F512", "\ttab", "a=b&c=d%20", "${{ secrets.X }}", "</script>"} {
 		name := fmt.Sprintf("value %d", i)
+		if s.rules.CheckValue != nil && s.rules.CheckValue([]byte(value)) != "" {
+			_, err := s.dest.Write(s.ctx(), s.item(name, value), s.read(name))
+			s.failed(err, destination.BadRequest)
+			continue
+		}
 		held := s.write(name, value)
 		s.holds(name, value)
 		s.present(name, value, held)

@@ -7,6 +7,7 @@ package wire
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -39,7 +40,7 @@ type Client struct {
 // New returns a Client that connects as the operator allows.
 func New(vendor, credential string, env destination.Env) (*Client, error) {
 	if env.Client == nil {
-		return nil, &destination.Error{Class: destination.Internal, Code: destination.Unexpected, Text: vendor + ": there is no HTTP client"}
+		return nil, destination.InternalError(vendor + ": there is no HTTP client")
 	}
 	own := *env.Client
 	own.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -59,6 +60,32 @@ type Call struct {
 	Header http.Header // added to the client's
 	Body   []byte
 	Writes bool // it may take effect
+}
+
+// Encode gives a call a body of JSON, nothing for nil.
+func (c *Client) Encode(what *Call, body any) (err error) {
+	if body == nil {
+		return nil
+	}
+	if what.Body, err = json.Marshal(body); err != nil {
+		return destination.InternalError(c.Vendor + ": a request could not be made")
+	}
+	if what.Header == nil {
+		what.Header = http.Header{}
+	}
+	if what.Header.Get("Content-Type") == "" {
+		what.Header.Set("Content-Type", "application/json")
+	}
+	return nil
+}
+
+// Base returns the URL that calls begin with, without a slash at the end: the operator's, or the vendor's own.
+func (c *Client) Base(operator, own string) (string, error) {
+	base := strings.TrimRight(cmp.Or(operator, own), "/")
+	if u, err := url.Parse(base); err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
+		return "", destination.InternalError(c.Vendor + ": the operator's URL is not one")
+	}
+	return base, nil
 }
 
 // Response is a whole response, of any status.
@@ -83,7 +110,7 @@ func (c *Client) Do(ctx context.Context, what Call) (*Response, error) {
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
 	req, err := http.NewRequestWithContext(ctx, what.Method, what.URL, bytes.NewReader(what.Body))
 	if err != nil {
-		return nil, &destination.Error{Class: destination.Internal, Code: destination.Unexpected, Text: c.Vendor + ": a request could not be made"}
+		return nil, destination.InternalError(c.Vendor + ": a request could not be made")
 	}
 	for _, h := range []http.Header{c.Header, what.Header} {
 		for name, values := range h {

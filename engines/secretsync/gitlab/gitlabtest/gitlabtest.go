@@ -12,7 +12,6 @@ package gitlabtest
 import (
 	"encoding/json"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"regexp"
 	"slices"
@@ -47,28 +46,21 @@ type Variable struct {
 
 // Server is GitLab. Safe for concurrent use.
 type Server struct {
-	URL string
-	// Faults stand in front of it.
-	Faults *desttest.Faults
+	desttest.Front
 
 	t testing.TB
 
 	mu      sync.Mutex
 	owners  map[string][]Variable // by kind and path
-	calls   []string
-	before  func(method string)
-	old     bool   // before 16.2
-	expires string // of tokens
+	old     bool                  // before 16.2
+	expires string                // of tokens
 }
 
 // New starts a Server that lives as long as the test.
 func New(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{t: t, owners: map[string][]Variable{}}
-	s.Faults = &desttest.Faults{Next: s}
-	l := httptest.NewServer(s.Faults)
-	t.Cleanup(l.Close)
-	s.URL = l.URL
+	s.Listen(t, &desttest.Faults{Next: s})
 	return s
 }
 
@@ -85,22 +77,10 @@ func (s *Server) Old() { s.set(func() { s.old = true }) }
 // Expires says on which day tokens expire, "" for none.
 func (s *Server) Expires(day string) { s.set(func() { s.expires = day }) }
 
-// Before has f called before every request is served, with its method; nil: no more.
-func (s *Server) Before(f func(method string)) { s.set(func() { s.before = f }) }
-
 func (s *Server) set(do func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	do()
-}
-
-// Calls returns the requests that were received, as "GET /path", and forgets them.
-func (s *Server) Calls() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := s.calls
-	s.calls = nil
-	return out
 }
 
 // Put writes a variable as another client would: without our description.
@@ -148,29 +128,13 @@ func (s *Server) index(of, key, scope string) int {
 	return slices.IndexFunc(s.owners[of], func(v Variable) bool { return v.Key == key && v.Scope == scope })
 }
 
-func answer(w http.ResponseWriter, status int, body any) {
-	data, err := json.Marshal(body)
-	if err != nil {
-		panic(err)
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write(data) // a client that has disconnected needs no response
-}
-
 func fail(w http.ResponseWriter, status int, message any) {
-	answer(w, status, map[string]any{"message": message})
+	desttest.Respond(w, status, map[string]any{"message": message})
 }
 
 // ServeHTTP implements http.Handler, without the faults.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	s.calls = append(s.calls, r.Method+" "+r.URL.Path)
-	before := s.before
-	s.mu.Unlock()
-	if before != nil {
-		before(r.Method)
-	}
+	s.Receive(r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	token := r.Header.Get("Private-Token")
@@ -190,13 +154,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if s.expires != "" {
 			body["expires_at"] = s.expires
 		}
-		answer(w, http.StatusOK, body)
+		desttest.Respond(w, http.StatusOK, body)
 	case !ok || len(segments) < 3 || len(segments) > 4 || segments[2] != "variables":
-		answer(w, http.StatusNotFound, map[string]any{"error": "404 Not Found"})
+		desttest.Respond(w, http.StatusNotFound, map[string]any{"error": "404 Not Found"})
 	case s.owners[segments[0]+"/"+segments[1]] == nil:
 		fail(w, http.StatusNotFound, map[string]string{"projects": "404 Project Not Found", "groups": "404 Group Not Found"}[segments[0]])
 	case token == ReadOnly && r.Method != http.MethodGet:
-		answer(w, http.StatusForbidden, map[string]any{"error": "insufficient_scope", "error_description": "The request requires higher privileges than provided by the access token.", "scope": "api"})
+		desttest.Respond(w, http.StatusForbidden, map[string]any{"error": "insufficient_scope", "error_description": "The request requires higher privileges than provided by the access token.", "scope": "api"})
 	case len(segments) == 3:
 		s.all(w, r, segments[0]+"/"+segments[1])
 	default:
@@ -227,7 +191,7 @@ func (s *Server) all(w http.ResponseWriter, r *http.Request, of string) {
 			next = strconv.Itoa(page + 1)
 		}
 		w.Header().Set("X-Next-Page", next)
-		answer(w, http.StatusOK, s.owners[of][from:to])
+		desttest.Respond(w, http.StatusOK, s.owners[of][from:to])
 	case http.MethodPost:
 		s.query(r)
 		v := Variable{Type: "env_var", Scope: "*"}
@@ -239,9 +203,9 @@ func (s *Server) all(w http.ResponseWriter, r *http.Request, of string) {
 			return
 		}
 		s.owners[of] = append(s.owners[of], v)
-		answer(w, http.StatusCreated, v)
+		desttest.Respond(w, http.StatusCreated, v)
 	default:
-		answer(w, http.StatusMethodNotAllowed, map[string]any{"error": "405 Not Allowed"})
+		desttest.Respond(w, http.StatusMethodNotAllowed, map[string]any{"error": "405 Not Allowed"})
 	}
 }
 
@@ -260,7 +224,7 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, of, key string) {
 	case len(at) > 1:
 		fail(w, http.StatusConflict, "There are multiple variables with provided parameters. Please use 'filter[environment_scope]'")
 	case r.Method == http.MethodGet:
-		answer(w, http.StatusOK, s.owners[of][at[0]])
+		desttest.Respond(w, http.StatusOK, s.owners[of][at[0]])
 	case r.Method == http.MethodPut:
 		v := s.owners[of][at[0]]
 		if v.Value != nil { // decode writes through pointers, and Get has given this one away
@@ -268,13 +232,13 @@ func (s *Server) one(w http.ResponseWriter, r *http.Request, of, key string) {
 		}
 		if s.decode(w, r, &v) {
 			s.owners[of][at[0]] = v
-			answer(w, http.StatusOK, v)
+			desttest.Respond(w, http.StatusOK, v)
 		}
 	case r.Method == http.MethodDelete:
 		s.owners[of] = slices.Delete(s.owners[of], at[0], at[0]+1)
 		w.WriteHeader(http.StatusNoContent)
 	default:
-		answer(w, http.StatusMethodNotAllowed, map[string]any{"error": "405 Not Allowed"})
+		desttest.Respond(w, http.StatusMethodNotAllowed, map[string]any{"error": "405 Not Allowed"})
 	}
 }
 
@@ -306,10 +270,10 @@ func (s *Server) decode(w http.ResponseWriter, r *http.Request, v *Variable) boo
 	}
 	switch {
 	case v.Value == nil || v.Key == "":
-		answer(w, http.StatusBadRequest, map[string]any{"error": "value is missing"})
+		desttest.Respond(w, http.StatusBadRequest, map[string]any{"error": "value is missing"})
 		return false
 	case v.Type != "env_var" && v.Type != "file":
-		answer(w, http.StatusBadRequest, map[string]any{"error": "variable_type does not have a valid value"})
+		desttest.Respond(w, http.StatusBadRequest, map[string]any{"error": "variable_type does not have a valid value"})
 		return false
 	case !legalKey.MatchString(v.Key):
 		return problem("key", "can contain only letters, digits and '_'.")

@@ -63,19 +63,15 @@ type Secret struct {
 
 // Server is an API server. Safe for concurrent use.
 type Server struct {
-	URL string // without TLS, for the operator's endpoint
-	TLS string // with a certificate of CA
-	CA  string // PEM
-	// Faults stand in front of it.
-	Faults *desttest.Faults
+	desttest.Front        // without TLS, for the operator's endpoint
+	TLS            string // with a certificate of CA
+	CA             string // PEM
 
 	t testing.TB
 
 	mu         sync.Mutex
 	version    int
 	namespaces map[string]map[string]*Secret
-	calls      []string
-	before     func(method string)
 	full       bool
 }
 
@@ -83,18 +79,17 @@ type Server struct {
 func New(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{t: t, version: 1000, namespaces: map[string]map[string]*Secret{}}
-	s.Faults = &desttest.Faults{
+	s.Listen(t, &desttest.Faults{
 		Next: contract().Handler(t, "", s), Throttled: throttled, Troubled: refuses(http.StatusServiceUnavailable, "ServiceUnavailable"), Rejected: refuses(http.StatusUnauthorized, "Unauthorized"),
 		Reads: func(r *http.Request, _ []byte) bool {
 			return r.Method == http.MethodGet || r.URL.Path == reviews || r.URL.Query().Has("dryRun")
 		},
-	}
-	plain, secure := httptest.NewServer(s.Faults), httptest.NewUnstartedServer(s.Faults)
+	})
+	secure := httptest.NewUnstartedServer(s.Faults)
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0) // of clients that do not trust it
 	secure.StartTLS()
-	t.Cleanup(plain.Close)
 	t.Cleanup(secure.Close)
-	s.URL, s.TLS = plain.URL, secure.URL
+	s.TLS = secure.URL
 	s.CA = string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw}))
 	return s
 }
@@ -111,22 +106,6 @@ func (s *Server) Full(full bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.full = full
-}
-
-// Before has f called before every request is served, with its method; nil: no more.
-func (s *Server) Before(f func(method string)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.before = f
-}
-
-// Calls returns the requests that were received, as "GET /path", and forgets them.
-func (s *Server) Calls() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := s.calls
-	s.calls = nil
-	return out
 }
 
 // Put writes one data key of a Secret as another client would, which takes our annotations away.

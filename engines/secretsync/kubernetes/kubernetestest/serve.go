@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 )
 
 const (
@@ -17,19 +19,9 @@ const (
 	maxSecret = 1 << 20
 )
 
-func answer(w http.ResponseWriter, status int, body any) {
-	data, err := json.Marshal(body)
-	if err != nil {
-		panic(err)
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write(data) // a client that has disconnected needs no response
-}
-
 // fail answers a Status. kind is the resource that it is about.
 func fail(w http.ResponseWriter, status int, reason, kind, message string) {
-	answer(w, status, map[string]any{
+	desttest.Respond(w, status, map[string]any{
 		"kind": "Status", "apiVersion": "v1", "metadata": map[string]any{}, "status": "Failure", "message": message, "reason": reason,
 		"details": map[string]any{"kind": kind}, "code": status,
 	})
@@ -37,13 +29,7 @@ func fail(w http.ResponseWriter, status int, reason, kind, message string) {
 
 // ServeHTTP implements http.Handler, without the faults and the contract.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	s.calls = append(s.calls, r.Method+" "+r.URL.Path)
-	before := s.before
-	s.mu.Unlock()
-	if before != nil {
-		before(r.Method)
-	}
+	s.Receive(r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
@@ -79,7 +65,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case now == nil:
 		fail(w, http.StatusNotFound, "NotFound", "secrets", fmt.Sprintf("secrets %q not found", name))
 	case r.Method == http.MethodGet:
-		answer(w, http.StatusOK, now.show(true))
+		desttest.Respond(w, http.StatusOK, now.show(true))
 	case r.Method == http.MethodPatch:
 		s.patch(w, r, namespace, now)
 	case r.Method == http.MethodDelete:
@@ -102,7 +88,7 @@ func review(w http.ResponseWriter, r *http.Request, allowed func(string) bool) {
 		return
 	}
 	a := in.Spec.ResourceAttributes
-	answer(w, http.StatusCreated, map[string]any{
+	desttest.Respond(w, http.StatusCreated, map[string]any{
 		"kind": in.Kind, "apiVersion": in.APIVersion, "metadata": map[string]any{}, "spec": in.Spec,
 		"status": map[string]any{"allowed": a.Resource == "secrets" && a.Group == "" && allowed(a.Verb)},
 	})
@@ -156,7 +142,7 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request, namespace string) 
 	for _, name := range names[min(from, to):to] {
 		items = append(items, s.namespaces[namespace][name].show(false))
 	}
-	answer(w, http.StatusOK, map[string]any{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta, "items": items})
+	desttest.Respond(w, http.StatusOK, map[string]any{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "metadata": meta, "items": items})
 }
 
 // object is what a request says of a Secret.
@@ -240,7 +226,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, namespace string
 		} else {
 			s.store(namespace, now)
 		}
-		answer(w, http.StatusCreated, now.show(true))
+		desttest.Respond(w, http.StatusCreated, now.show(true))
 	}
 }
 
@@ -294,7 +280,7 @@ func (s *Server) patch(w http.ResponseWriter, r *http.Request, namespace string,
 		if string(after) != string(before) {
 			s.store(namespace, &next)
 		}
-		answer(w, http.StatusOK, next.show(true))
+		desttest.Respond(w, http.StatusOK, next.show(true))
 	}
 }
 
@@ -318,9 +304,9 @@ func (s *Server) remove(w http.ResponseWriter, r *http.Request, namespace string
 		next := *now
 		next.deleting = true
 		s.store(namespace, &next)
-		answer(w, http.StatusOK, next.show(true))
+		desttest.Respond(w, http.StatusOK, next.show(true))
 		return
 	}
 	delete(s.namespaces[namespace], now.Name)
-	answer(w, http.StatusOK, map[string]any{"kind": "Status", "apiVersion": "v1", "metadata": map[string]any{}, "status": "Success", "details": map[string]any{"name": now.Name, "kind": "secrets", "uid": now.UID}})
+	desttest.Respond(w, http.StatusOK, map[string]any{"kind": "Status", "apiVersion": "v1", "metadata": map[string]any{}, "status": "Success", "details": map[string]any{"name": now.Name, "kind": "secrets", "uid": now.UID}})
 }

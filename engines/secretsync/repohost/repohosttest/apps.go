@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 )
 
 // app is a GitHub App.
@@ -70,10 +72,10 @@ func (s *Server) issue(w http.ResponseWriter, path, assertion string) {
 		return of.key, nil
 	})
 	id, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimPrefix(path, "app/installations/"), "/access_tokens"), 10, 64)
-	unauthorized := func(text string) { answer(w, http.StatusUnauthorized, message(text)) }
+	unauthorized := func(text string) { desttest.Respond(w, http.StatusUnauthorized, message(text)) }
 	switch {
 	case err != nil && of == nil && claims.Issuer != "":
-		answer(w, http.StatusNotFound, message("Integration not found"))
+		desttest.Respond(w, http.StatusNotFound, message("Integration not found"))
 	case err != nil:
 		unauthorized("A JSON web token could not be decoded")
 	case claims.IssuedAt == nil || claims.IssuedAt.After(s.now):
@@ -83,11 +85,11 @@ func (s *Server) issue(w http.ResponseWriter, path, assertion string) {
 	case claims.ExpiresAt.Sub(s.now) > maxAssertionTTL:
 		unauthorized("'Expiration time' claim ('exp') is too far in the future")
 	case !slices.Contains(of.installations, id):
-		answer(w, http.StatusNotFound, message("Not Found"))
+		desttest.Respond(w, http.StatusNotFound, message("Not Found"))
 	default:
 		token := "ghs_" + rand.Text()
 		s.tokens[token] = s.now.Add(tokenTTL)
-		answer(w, http.StatusCreated, map[string]any{
+		desttest.Respond(w, http.StatusCreated, map[string]any{
 			"token": token, "expires_at": s.tokens[token].Format(time.RFC3339), "repository_selection": "all",
 			"permissions": map[string]any{"actions": "write", "metadata": "read", "secrets": "write"},
 		})
@@ -102,13 +104,13 @@ func (s *Server) dispatch(w http.ResponseWriter, r *http.Request, path, token st
 	}
 	switch {
 	case !s.workflows[of]:
-		answer(w, http.StatusNotFound, message("Not Found"))
+		desttest.Respond(w, http.StatusNotFound, message("Not Found"))
 	case token == ReadOnly:
-		answer(w, http.StatusForbidden, message("Resource not accessible by personal access token"))
+		desttest.Respond(w, http.StatusForbidden, message("Resource not accessible by personal access token"))
 	case json.NewDecoder(r.Body).Decode(&in) != nil || in.Ref != "main":
-		answer(w, http.StatusUnprocessableEntity, message("No ref found for: "+in.Ref))
+		desttest.Respond(w, http.StatusUnprocessableEntity, message("No ref found for: "+in.Ref))
 	default:
 		s.runs = append(s.runs, of+"@"+in.Ref)
-		answer(w, http.StatusNoContent, nil)
+		desttest.Respond(w, http.StatusNoContent, nil)
 	}
 }

@@ -49,10 +49,7 @@ var contract = sync.OnceValue(func() *openapitest.Contract {
 
 // Server is GitHub. Safe for concurrent use.
 type Server struct {
-	// URL is that of the API.
-	URL string
-	// Faults stand in front of it.
-	Faults *desttest.Faults
+	desttest.Front // at the URL of the API
 
 	t      testing.TB
 	client *http.Client
@@ -64,7 +61,6 @@ type Server struct {
 	repos     map[string]*repository
 	moved     map[string]string // repositories that have another name now
 	limit     int               // calls that are left
-	calls     []string
 	put       func()
 	stale     int
 	expiry    time.Time
@@ -251,15 +247,6 @@ func (s *Server) Stale(n int) {
 	s.stale = n
 }
 
-// Calls returns the requests that were received, as "GET /path", and forgets them.
-func (s *Server) Calls() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := s.calls
-	s.calls = nil
-	return out
-}
-
 // Put writes a secret as another client would.
 func (s *Server) Put(location, name, value string) {
 	s.mu.Lock()
@@ -321,9 +308,9 @@ func (s *Server) throttled(w http.ResponseWriter, _ *http.Request, after time.Du
 }
 
 func (s *Server) troubled(w http.ResponseWriter, _ *http.Request) {
-	answer(w, http.StatusServiceUnavailable, message("Service unavailable"))
+	desttest.Respond(w, http.StatusServiceUnavailable, message("Service unavailable"))
 }
 
 func (s *Server) rejected(w http.ResponseWriter, _ *http.Request) {
-	answer(w, http.StatusForbidden, message("Resource not accessible by personal access token"))
+	desttest.Respond(w, http.StatusForbidden, message("Resource not accessible by personal access token"))
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/nacl/box"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 )
 
 const (
@@ -27,20 +29,6 @@ func message(text string) map[string]any {
 	return map[string]any{"message": text, "documentation_url": documentation}
 }
 
-func answer(w http.ResponseWriter, status int, body any) {
-	if body == nil {
-		w.WriteHeader(status)
-		return
-	}
-	data, err := json.Marshal(body)
-	if err != nil {
-		panic(err)
-	}
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.WriteHeader(status)
-	_, _ = w.Write(data) // a client that has disconnected needs no response
-}
-
 // limited is the response when the hour's calls are used up. The lock is held.
 func (s *Server) limited(w http.ResponseWriter, reset time.Time) {
 	h := w.Header()
@@ -48,14 +36,14 @@ func (s *Server) limited(w http.ResponseWriter, reset time.Time) {
 	h.Set("X-RateLimit-Limit", "5000")
 	h.Set("X-RateLimit-Remaining", "0")
 	h.Set("X-RateLimit-Reset", strconv.FormatInt(reset.Unix(), 10))
-	answer(w, http.StatusForbidden, message("API rate limit exceeded for user ID 1."))
+	desttest.Respond(w, http.StatusForbidden, message("API rate limit exceeded for user ID 1."))
 }
 
 // ServeHTTP implements http.Handler, without the faults and the contract.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path, ok := strings.CutPrefix(r.URL.EscapedPath(), Prefix+"/")
 	s.mu.Lock()
-	s.calls = append(s.calls, r.Method+" /"+path)
+	s.Note(r.Method + " /" + path)
 	before := s.put
 	if r.Method == http.MethodPut {
 		s.put = nil
@@ -69,19 +57,19 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Date", s.now.Format(http.TimeFormat))
 	switch token, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); {
 	case r.Header.Get("User-Agent") == "":
-		answer(w, http.StatusForbidden, message("Request forbidden by administrative rules. Please make sure your request has a User-Agent header"))
+		desttest.Respond(w, http.StatusForbidden, message("Request forbidden by administrative rules. Please make sure your request has a User-Agent header"))
 	case r.Method == http.MethodPost && strings.HasPrefix(path, "app/installations/"):
 		s.issue(w, path, token)
 	case token != Token && token != ReadOnly && token != Blind && !s.tokens[token].After(s.now):
-		answer(w, http.StatusUnauthorized, message("Bad credentials"))
+		desttest.Respond(w, http.StatusUnauthorized, message("Bad credentials"))
 	case r.Header.Get("Accept") != "application/vnd.github+json" && r.Header.Get("Accept") != "application/vnd.github.v3+json":
-		answer(w, http.StatusUnsupportedMediaType, message("Unsupported 'Accept' header"))
+		desttest.Respond(w, http.StatusUnsupportedMediaType, message("Unsupported 'Accept' header"))
 	case r.Header.Get("X-Github-Api-Version") != "2022-11-28":
-		answer(w, http.StatusBadRequest, message("This API version is not supported"))
+		desttest.Respond(w, http.StatusBadRequest, message("This API version is not supported"))
 	case s.limit == 0:
 		s.limited(w, s.now.Add(20*time.Minute))
 	case !ok || token == Blind:
-		answer(w, http.StatusNotFound, message("Not Found"))
+		desttest.Respond(w, http.StatusNotFound, message("Not Found"))
 	default:
 		s.route(w, r, path, token)
 	}
@@ -106,7 +94,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, path, token strin
 	for i, seg := range segments {
 		var err error
 		if segments[i], err = url.PathUnescape(seg); err != nil || segments[i] == "" {
-			answer(w, http.StatusNotFound, message("Not Found"))
+			desttest.Respond(w, http.StatusNotFound, message("Not Found"))
 			return
 		}
 	}
@@ -123,7 +111,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, path, token strin
 	switch {
 	case write && token == ReadOnly:
 		s.counted(w, 1)
-		answer(w, http.StatusForbidden, message("Resource not accessible by personal access token"))
+		desttest.Respond(w, http.StatusForbidden, message("Resource not accessible by personal access token"))
 	case len(rest) == 0 && r.Method == http.MethodGet:
 		s.list(w, r, p)
 	case len(rest) == 1 && rest[0] == "public-key" && r.Method == http.MethodGet:
@@ -137,7 +125,7 @@ func (s *Server) route(w http.ResponseWriter, r *http.Request, path, token strin
 		s.counted(w, 1)
 		s.remove(w, p, rest[0])
 	default:
-		answer(w, http.StatusNotFound, message("Not Found"))
+		desttest.Respond(w, http.StatusNotFound, message("Not Found"))
 	}
 }
 
@@ -166,11 +154,11 @@ func (s *Server) find(w http.ResponseWriter, r *http.Request, seg []string) (*lo
 		if r.Method != http.MethodGet {
 			status = http.StatusTemporaryRedirect
 		}
-		answer(w, status, message("Moved Permanently"))
+		desttest.Respond(w, status, message("Moved Permanently"))
 		return nil, nil
 	}
 	s.counted(w, 1)
-	answer(w, http.StatusNotFound, message("Not Found"))
+	desttest.Respond(w, http.StatusNotFound, message("Not Found"))
 	return nil, nil
 }
 
@@ -188,7 +176,7 @@ func (s *Server) conditional(w http.ResponseWriter, r *http.Request, body any) {
 		return
 	}
 	s.counted(w, 1)
-	answer(w, http.StatusOK, body)
+	desttest.Respond(w, http.StatusOK, body)
 }
 
 func (p *location) show(name string, e *entry) map[string]any {
@@ -211,7 +199,7 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request, p *location, name s
 	}
 	if e == nil {
 		s.counted(w, 1)
-		answer(w, http.StatusNotFound, message("Not Found"))
+		desttest.Respond(w, http.StatusNotFound, message("Not Found"))
 		return
 	}
 	s.conditional(w, r, p.show(name, e))
@@ -299,30 +287,30 @@ func (s *Server) belongs(owner string, id int64) bool {
 func (s *Server) write(w http.ResponseWriter, r *http.Request, p *location, name string) {
 	var in request
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
-		answer(w, http.StatusBadRequest, message("Problems parsing JSON"))
+		desttest.Respond(w, http.StatusBadRequest, message("Problems parsing JSON"))
 		return
 	}
 	value, problem := s.problem(p, name, &in)
 	if problem != "" {
-		answer(w, http.StatusUnprocessableEntity, message(problem))
+		desttest.Respond(w, http.StatusUnprocessableEntity, message(problem))
 		return
 	}
 	if s.store(p, name, &entry{value: string(value), visibility: in.Visibility, selected: in.Selected}) {
 		w.Header().Set("Date", s.now.Format(http.TimeFormat))
-		answer(w, http.StatusCreated, map[string]any{})
+		desttest.Respond(w, http.StatusCreated, map[string]any{})
 		return
 	}
 	w.Header().Set("Date", s.now.Format(http.TimeFormat))
-	answer(w, http.StatusNoContent, nil)
+	desttest.Respond(w, http.StatusNoContent, nil)
 }
 
 func (s *Server) remove(w http.ResponseWriter, p *location, name string) {
 	name = strings.ToUpper(name)
 	if p.secrets[name] == nil {
-		answer(w, http.StatusNotFound, message("Not Found"))
+		desttest.Respond(w, http.StatusNotFound, message("Not Found"))
 		return
 	}
 	delete(p.secrets, name)
 	s.now = s.now.Add(s.tick)
-	answer(w, http.StatusNoContent, nil)
+	desttest.Respond(w, http.StatusNoContent, nil)
 }

@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,26 +28,20 @@ type entry struct{ owner, value string }
 
 // Server is a receiver. Safe for concurrent use.
 type Server struct {
-	URL string
-	// Faults stand in front of it.
-	Faults *desttest.Faults
+	desttest.Front // Calls are the requests that were accepted, as "action name"
 
 	t testing.TB
 
 	mu    sync.Mutex
 	names map[string]entry
 	done  map[string]bool // by Idempotency-Key
-	calls []string        // actions and names
 }
 
 // New starts a Server that lives as long as the test.
 func New(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{t: t, names: map[string]entry{}, done: map[string]bool{}}
-	s.Faults = &desttest.Faults{Next: s, Reads: func(_ *http.Request, body []byte) bool { return strings.Contains(string(body), `"action":"ping"`) }}
-	l := httptest.NewServer(s.Faults)
-	t.Cleanup(l.Close)
-	s.URL = l.URL
+	s.Listen(t, &desttest.Faults{Next: s, Reads: func(_ *http.Request, body []byte) bool { return strings.Contains(string(body), `"action":"ping"`) }})
 	return s
 }
 
@@ -65,15 +58,6 @@ func (s *Server) Get(name string) (string, bool) {
 	defer s.mu.Unlock()
 	e, ok := s.names[name]
 	return e.value, ok
-}
-
-// Calls returns the requests that were accepted, as "action name", and forgets them.
-func (s *Server) Calls() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := s.calls
-	s.calls = nil
-	return out
 }
 
 // verified reports whether a body was signed, within the last five minutes.
@@ -116,7 +100,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.calls = append(s.calls, in.Action+" "+in.Name)
+	s.Note(in.Action + " " + in.Name)
 	now, exists := s.names[in.Name]
 	switch {
 	case in.Action == "ping":

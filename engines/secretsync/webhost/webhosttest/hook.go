@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 )
 
 // Hook is a deploy hook. Safe for concurrent use.
@@ -62,6 +64,6 @@ func (h *Hook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fail(w, h.status, "failed", "It failed", nil)
 	default:
 		h.calls++
-		answer(w, h.status, map[string]any{"job": map[string]any{"id": "job_1", "state": "PENDING", "createdAt": time.Now().UnixMilli()}})
+		desttest.Respond(w, h.status, map[string]any{"job": map[string]any{"id": "job_1", "state": "PENDING", "createdAt": time.Now().UnixMilli()}})
 	}
 }

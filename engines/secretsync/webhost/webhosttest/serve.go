@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 )
 
 const maxTotal = 64 << 10
@@ -24,25 +26,9 @@ var (
 	}
 )
 
-func answer(w http.ResponseWriter, status int, body any) {
-	data, err := json.Marshal(body)
-	if err != nil {
-		panic(err)
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	_, _ = w.Write(data) // a client that has disconnected needs no response
-}
-
 // ServeHTTP implements http.Handler, without the faults and the contract.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	s.calls = append(s.calls, r.Method+" "+r.URL.Path)
-	before := s.before
-	s.mu.Unlock()
-	if before != nil {
-		before(r.Method)
-	}
+	s.Receive(r)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w.Header().Set("Date", s.now.Format(http.TimeFormat))
@@ -111,7 +97,7 @@ func (s *Server) list(w http.ResponseWriter, p *project, token string) {
 		}
 		envs = append(envs, v.show())
 	}
-	answer(w, http.StatusOK, map[string]any{"envs": envs, "hiddenProductionEnvCount": hidden})
+	desttest.Respond(w, http.StatusOK, map[string]any{"envs": envs, "hiddenProductionEnvCount": hidden})
 }
 
 // input is what a request says of a record.
@@ -237,7 +223,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, p *project, toke
 	if !many {
 		out["created"] = created[0]
 	}
-	answer(w, http.StatusCreated, out)
+	desttest.Respond(w, http.StatusCreated, out)
 }
 
 func (s *Server) edit(w http.ResponseWriter, r *http.Request, p *project, id string) {
@@ -266,7 +252,7 @@ func (s *Server) edit(w http.ResponseWriter, r *http.Request, p *project, id str
 	}
 	s.touch(v)
 	p.vars[i] = v
-	answer(w, http.StatusOK, v.show())
+	desttest.Respond(w, http.StatusOK, v.show())
 }
 
 func (s *Server) remove(w http.ResponseWriter, p *project, id string) {
@@ -277,5 +263,5 @@ func (s *Server) remove(w http.ResponseWriter, p *project, id string) {
 	}
 	v := p.vars[i]
 	p.vars = slices.Delete(p.vars, i, i+1)
-	answer(w, http.StatusOK, v.show())
+	desttest.Respond(w, http.StatusOK, v.show())
 }

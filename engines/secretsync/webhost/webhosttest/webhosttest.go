@@ -12,7 +12,6 @@ package webhosttest
 import (
 	_ "embed"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,19 +60,14 @@ type project struct {
 
 // Server is Vercel. Safe for concurrent use.
 type Server struct {
-	// URL is that of the API.
-	URL string
-	// Faults stand in front of it.
-	Faults *desttest.Faults
+	desttest.Front // at the URL of the API
 
 	t testing.TB
 
 	mu       sync.Mutex
 	now      time.Time
 	projects map[string]*project
-	calls    []string
 	ids      int
-	before   func(method string)
 	taken    struct {
 		status int
 		code   string
@@ -85,10 +79,7 @@ func New(t testing.TB) *Server {
 	t.Helper()
 	s := &Server{t: t, now: time.Now().UTC().Truncate(time.Second), projects: map[string]*project{}}
 	s.taken.status, s.taken.code = http.StatusForbidden, "ENV_ALREADY_EXISTS"
-	s.Faults = &desttest.Faults{Next: contract().Handler(t, "", s), Throttled: s.throttled, Troubled: s.troubled, Rejected: s.rejected}
-	l := httptest.NewServer(s.Faults)
-	t.Cleanup(l.Close)
-	s.URL = l.URL
+	s.Listen(t, &desttest.Faults{Next: contract().Handler(t, "", s), Throttled: s.throttled, Troubled: s.troubled, Rejected: s.rejected})
 	return s
 }
 
@@ -104,22 +95,6 @@ func (s *Server) Taken(status int, code string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.taken.status, s.taken.code = status, code
-}
-
-// Before has f called before every request is looked at, with its method; nil: no more.
-func (s *Server) Before(f func(method string)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.before = f
-}
-
-// Calls returns the requests that were received, as "GET /path", and forgets them.
-func (s *Server) Calls() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := s.calls
-	s.calls = nil
-	return out
 }
 
 // Add makes a record as another client would, and returns its id.
@@ -233,5 +208,5 @@ func fail(w http.ResponseWriter, status int, code, text string, more map[string]
 	for k, v := range more {
 		e[k] = v
 	}
-	answer(w, status, map[string]any{"error": e})
+	desttest.Respond(w, status, map[string]any{"error": e})
 }

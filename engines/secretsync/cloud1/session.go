@@ -1,9 +1,10 @@
-package cloud1sm
+package cloud1
 
 import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -14,7 +15,6 @@ import (
 	awsmiddleware "github.com/aws/aws-sdk-go-v2/aws/middleware"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/credentials"
-	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 	"github.com/aws/aws-sdk-go-v2/service/sts/types"
 	"github.com/aws/smithy-go/logging"
@@ -25,49 +25,83 @@ import (
 
 const (
 	callTimeout    = 30 * time.Second
-	maxAnswerBytes = 8 << 20 // of a page of 100 secrets with all their tags
+	maxAnswerBytes = 8 << 20         // of a page of 100 secrets with all their tags
+	maxSkew        = 4 * time.Minute // that clocks may be apart; the services take signatures that are 5 minutes off
 	sessionName    = "coffer-sync"
 	expiryWindow   = 5 * time.Minute // temporary credentials are renewed as long before their end
 )
 
-// open makes a destination. What the configuration leaves out comes from the environment, now.
-func open(c destination.Config, env destination.Env) (destination.Destination, error) {
-	cfg, ok := c.(*Config)
-	if !ok {
-		return nil, internalError("a configuration of another type")
-	}
-	own := *cfg
+// Service is what makes one service of AWS differ from another.
+type Service struct {
+	Name string // as texts have it
+	JSON JSON   // for Call
+	// Wordless are the calls that carry a value: nothing that the service says of them is repeated.
+	Wordless []string
+	// Meaning adds the codes that are the service's own.
+	Meaning map[Code]Meaning
+	// Advice says what a refusal of the service means and what to do, "" for the usual words.
+	Advice func(call string, code Code) string
+}
+
+// Session calls one service in one region of one account. Safe for concurrent use.
+type Session struct {
+	Region      string
+	Endpoint    *string // nil: the service's own
+	HTTPClient  *Wire
+	Credentials *sdk.CredentialsCache
+	APIOptions  []func(*middleware.Stack) error
+
+	account Account
+	service *Service
+	secrets []string // that no text may hold
+}
+
+// Open makes a Session, without a call. What the account leaves out comes from the environment, now.
+func Open(a Account, service *Service, env destination.Env) (*Session, error) {
 	getenv := env.Getenv
 	if getenv == nil {
 		getenv = func(string) string { return "" }
 	}
-	region, err := regionOf(own.Region, getenv)
+	region, err := regionOf(a.Region, getenv)
 	if err != nil {
 		return nil, err
 	}
-	d := &dest{config: own, region: region, wire: &wire{}}
-	d.wire.client = clientOf(env.Client)
-	options := []func(*middleware.Stack) error{awsmiddleware.AddUserAgentKey("coffer")}
-	var as sdk.CredentialsProvider = sdk.AnonymousCredentials{}
-	if own.IdentityAudience == "" {
-		as = d.credentials(getenv)
+	s := &Session{
+		account: a, service: service, Region: region, Endpoint: endpoint(env.URL), HTTPClient: &Wire{client: clientOf(env.Client)},
+		APIOptions: []func(*middleware.Stack) error{awsmiddleware.AddUserAgentKey("coffer")},
 	}
-	if own.RoleARN != "" {
+	var as sdk.CredentialsProvider = sdk.AnonymousCredentials{}
+	if a.IdentityAudience == "" {
+		as = s.credentials(getenv)
+	}
+	if a.RoleARN != "" {
 		stsURL := env.AuthorityURL
 		if stsURL == "" {
 			stsURL = env.URL // where all services are, as on one's own premises
 		}
-		as = &assumed{d: d, env: env, next: sts.New(sts.Options{
-			Region: region, BaseEndpoint: endpoint(stsURL), HTTPClient: &wire{client: d.wire.client, telling: true}, Retryer: sdk.NopRetryer{},
-			Credentials: as, APIOptions: options, Logger: logging.Nop{},
+		as = &assumed{s: s, env: env, next: sts.New(sts.Options{
+			Region: region, BaseEndpoint: endpoint(stsURL), HTTPClient: &Wire{client: s.HTTPClient.client, telling: true}, Retryer: sdk.NopRetryer{},
+			Credentials: as, APIOptions: s.APIOptions, Logger: logging.Nop{},
 		})}
 	}
-	d.cache = sdk.NewCredentialsCache(as, func(o *sdk.CredentialsCacheOptions) { o.ExpiryWindow = expiryWindow })
-	d.api = secretsmanager.New(secretsmanager.Options{
-		Region: region, BaseEndpoint: endpoint(env.URL), HTTPClient: d.wire, Retryer: sdk.NopRetryer{},
-		Credentials: d.cache, APIOptions: options, Logger: logging.Nop{},
-	})
-	return d, nil
+	s.Credentials = sdk.NewCredentialsCache(as, func(o *sdk.CredentialsCacheOptions) { o.ExpiryWindow = expiryWindow })
+	return s, nil
+}
+
+// Close closes idle connections.
+func (s *Session) Close() error {
+	s.HTTPClient.client.CloseIdleConnections()
+	return nil
+}
+
+// ClockCheck compares the clock of the last response with this server's.
+func (s *Session) ClockCheck() destination.Check {
+	skew := time.Duration(s.HTTPClient.skew.Load()).Abs().Round(time.Second)
+	c := destination.Check{Name: "clock", OK: skew <= maxSkew, Text: "it agrees with that of AWS"}
+	if !c.OK {
+		c.Text = fmt.Sprintf("the server's clock is off by %v: AWS rejects signatures that are 5 minutes old or young; set it right", skew)
+	}
+	return c
 }
 
 func endpoint(url string) *string {
@@ -93,12 +127,12 @@ func regionOf(configured string, getenv func(string) string) (string, error) {
 		if region == "" {
 			continue
 		}
-		if !regionPattern.MatchString(region) {
-			return "", client(destination.BadRequest, source.name+": must be the code of a region, such as us-east-1")
+		if !RegionPattern.MatchString(region) {
+			return "", Client(destination.BadRequest, source.name+": must be the code of a region, such as us-east-1")
 		}
 		return region, nil
 	}
-	return "", client(destination.BadRequest, "region: is missing, and the server's environment has no AWS_REGION: set region")
+	return "", Client(destination.BadRequest, "region: is missing, and the server's environment has no AWS_REGION: set region")
 }
 
 // sharedRegion is what the operator's files say.
@@ -114,17 +148,17 @@ func sharedRegion() string {
 
 // credentials are those of the configuration, else of the environment, else whatever the provider's chain finds. The chain is
 // asked when it is needed, and calls by itself: also the addresses of the machine's own role.
-func (d *dest) credentials(getenv func(string) string) sdk.CredentialsProvider {
-	if d.config.AccessKeyID != "" {
-		return d.static(d.config.AccessKeyID.Reveal(), d.config.SecretAccessKey.Reveal(), "")
+func (s *Session) credentials(getenv func(string) string) sdk.CredentialsProvider {
+	if s.account.AccessKeyID != "" {
+		return s.static(s.account.AccessKeyID.Reveal(), s.account.SecretAccessKey.Reveal(), "")
 	}
 	if id, secret := getenv("AWS_ACCESS_KEY_ID"), getenv("AWS_SECRET_ACCESS_KEY"); id != "" && secret != "" {
-		return d.static(id, secret, getenv("AWS_SESSION_TOKEN"))
+		return s.static(id, secret, getenv("AWS_SESSION_TOKEN"))
 	}
 	return sdk.CredentialsProviderFunc(func(ctx context.Context) (sdk.Credentials, error) {
 		ctx, cancel := bounded(ctx)
 		defer cancel()
-		cfg, err := config.LoadDefaultConfig(ctx, config.WithRegion(d.region), config.WithLogger(logging.Nop{}))
+		cfg, err := config.LoadDefaultConfig(ctx, config.WithRegion(s.Region), config.WithLogger(logging.Nop{}))
 		if err == nil {
 			var found sdk.Credentials
 			if found, err = cfg.Credentials.Retrieve(ctx); err == nil {
@@ -134,21 +168,21 @@ func (d *dest) credentials(getenv func(string) string) sdk.CredentialsProvider {
 		if ctx.Err() != nil {
 			return sdk.Credentials{}, stopped(ctx.Err(), "looking for credentials", false)
 		}
-		return sdk.Credentials{}, client(destination.Denied,
+		return sdk.Credentials{}, Client(destination.Denied,
 			"there are no credentials: set access_key_id and secret_access_key, or give the server some in its environment")
 	})
 }
 
 // static are credentials that are known. Those that could not be sent in a header are rejected without a word of them.
-func (d *dest) static(id, secret, token string) sdk.CredentialsProvider {
+func (s *Session) static(id, secret, token string) sdk.CredentialsProvider {
 	for _, text := range []string{id, secret, token} {
 		if text != "" {
-			d.secrets = append(d.secrets, text)
+			s.secrets = append(s.secrets, text)
 		}
 	}
 	if !keyPattern.MatchString(id) || strings.ContainsFunc(secret+token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return sdk.CredentialsProviderFunc(func(context.Context) (sdk.Credentials, error) {
-			return sdk.Credentials{}, client(destination.Denied, "the credentials of the server's environment are malformed")
+			return sdk.Credentials{}, Client(destination.Denied, "the credentials of the server's environment are malformed")
 		})
 	}
 	return credentials.NewStaticCredentialsProvider(id, secret, token)
@@ -156,7 +190,7 @@ func (d *dest) static(id, secret, token string) sdk.CredentialsProvider {
 
 // assumed are the credentials of a role.
 type assumed struct {
-	d    *dest
+	s    *Session
 	env  destination.Env
 	next *sts.Client
 }
@@ -167,12 +201,12 @@ func (a *assumed) Retrieve(ctx context.Context) (sdk.Credentials, error) {
 	defer cancel()
 	got, call, err := a.assume(ctx)
 	if err != nil {
-		e := failed(err, call, false)
-		e.Err = errors.Join(errCredentials, e.Err)
+		e := a.s.failed(err, call, false)
+		e.Err = errors.Join(ErrCredentials, e.Err)
 		return sdk.Credentials{}, e
 	}
 	if got == nil || got.AccessKeyId == nil || got.SecretAccessKey == nil || got.SessionToken == nil || got.Expiration == nil {
-		return sdk.Credentials{}, unexpectedResponse(call, false)
+		return sdk.Credentials{}, UnexpectedResponse(call, false)
 	}
 	return sdk.Credentials{
 		AccessKeyID: *got.AccessKeyId, SecretAccessKey: *got.SecretAccessKey, SessionToken: *got.SessionToken,
@@ -182,7 +216,7 @@ func (a *assumed) Retrieve(ctx context.Context) (sdk.Credentials, error) {
 
 // assume asks for the credentials of the role: with an identity token of this server, or with the credentials that there are.
 func (a *assumed) assume(ctx context.Context) (got *types.Credentials, call string, err error) {
-	c := &a.d.config
+	c := &a.s.account
 	if c.IdentityAudience != "" {
 		call = "AssumeRoleWithWebIdentity"
 		token, err := a.env.Identity(ctx, c.IdentityAudience, c.IdentityTTL)
@@ -219,8 +253,8 @@ func clientOf(given *http.Client) *http.Client {
 	return &own
 }
 
-// wire is what the SDK sends requests with.
-type wire struct {
+// Wire is what the SDK sends requests with.
+type Wire struct {
 	client  *http.Client
 	telling bool         // every success has a response that the SDK reads
 	skew    atomic.Int64 // of the other clock, in nanoseconds, as of the last answer
@@ -233,7 +267,7 @@ type wire struct {
 // It bounds answers, and ends successes that are not the provider's with an error: the
 // SDK does not look into the responses of calls that return nothing, so that a page of whatever else is at the address would
 // pass for a tag that has been set.
-func (w *wire) Do(r *http.Request) (*http.Response, error) {
+func (w *Wire) Do(r *http.Request) (*http.Response, error) {
 	own := r.WithContext(r.Context())
 	if r.Body != nil {
 		body, err := io.ReadAll(r.Body)
@@ -270,26 +304,36 @@ func bounded(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(ctx, callTimeout)
 }
 
-// do makes one call. Those that change something are said so, for what a lost answer means.
-func do[In, Out any](
-	ctx context.Context, d *dest, name string, changes bool,
-	call func(context.Context, *In, ...func(*secretsmanager.Options)) (*Out, error), in *In,
+// Do makes one call. Those that change something are said so, for what a lost answer means.
+func Do[In, Out, Options any](
+	ctx context.Context, s *Session, name string, changes bool,
+	call func(context.Context, *In, ...func(*Options)) (*Out, error), in *In,
 ) (*Out, error) {
+	var out *Out
+	err := s.attempt(ctx, name, changes, func(ctx context.Context) (err error) {
+		out, err = call(ctx, in)
+		return err
+	})
+	return out, err
+}
+
+// attempt makes a call, and makes its error one of a destination.
+func (s *Session) attempt(ctx context.Context, name string, changes bool, call func(context.Context) error) error {
 	if ctx.Err() != nil {
-		return nil, stopped(ctx.Err(), name, false)
+		return stopped(ctx.Err(), name, false)
 	}
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	out, err := call(ctx, in)
-	if err != nil {
-		e := failed(err, name, changes)
-		for _, secret := range d.secrets {
-			e.Text = strings.ReplaceAll(e.Text, secret, hidden)
-		}
-		if e.Code == destination.Denied {
-			d.cache.Invalidate() // those of a role may have been taken back
-		}
-		return nil, e
+	err := call(ctx)
+	if err == nil {
+		return nil
 	}
-	return out, nil
+	e := s.failed(err, name, changes)
+	for _, secret := range s.secrets {
+		e.Text = strings.ReplaceAll(e.Text, secret, hidden)
+	}
+	if e.Code == destination.Denied {
+		s.Credentials.Invalidate() // those of a role may have been taken back
+	}
+	return e
 }

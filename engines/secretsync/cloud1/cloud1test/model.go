@@ -1,14 +1,12 @@
-package cloud1smtest
+package cloud1test
 
 import (
-	_ "embed"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"unicode/utf8"
 )
 
@@ -21,21 +19,22 @@ type Violation struct {
 
 func (v Violation) String() string { return v.Action + ": " + v.Member + ": " + v.Rule }
 
-// model is the vendor's description of the service.
-type model struct {
+// Model is the vendor's description of the service.
+type Model struct {
 	Operations map[string]struct {
 		Input  ref   `json:"input"`
 		Output ref   `json:"output"`
 		Errors []ref `json:"errors"`
 	} `json:"operations"`
-	Shapes map[string]*shape `json:"shapes"`
+	Shapes map[string]*Shape `json:"shapes"`
 }
 
 type ref struct {
 	Shape string `json:"shape"`
 }
 
-type shape struct {
+// Shape is a type of the model.
+type Shape struct {
 	Type     string         `json:"type"`
 	Required []string       `json:"required"`
 	Members  map[string]ref `json:"members"`
@@ -50,12 +49,9 @@ type shape struct {
 	pattern *regexp.Regexp
 }
 
-//go:embed testdata/secretsmanager.json
-var description []byte
-
-// loadModel decodes the model once in a process.
-var loadModel = sync.OnceValues(func() (*model, error) {
-	m := new(model)
+// ParseModel decodes a description of a service.
+func ParseModel(description []byte) (*Model, error) {
+	m := new(Model)
 	if err := json.Unmarshal(description, m); err != nil {
 		return nil, err
 	}
@@ -68,17 +64,24 @@ var loadModel = sync.OnceValues(func() (*model, error) {
 			return nil, fmt.Errorf("the pattern of %s: %w", name, err)
 		}
 	}
-	// Names have up to 512 characters; the model says 256 for those in answers.
-	m.Shapes["SecretNameType"].Max = m.Shapes["NameType"].Max
 	return m, nil
-})
+}
+
+// Check holds a request against the model.
+func (m *Model) Check(action string, body []byte) ([]Violation, error) {
+	decoded, err := decode(body)
+	if err != nil {
+		return nil, err
+	}
+	return m.request(action, decoded), nil
+}
 
 // request and answer hold what is sent against the model.
-func (m *model) request(action string, body any) []Violation {
+func (m *Model) request(action string, body any) []Violation {
 	return m.check(action, m.Operations[action].Input.Shape, body)
 }
 
-func (m *model) answer(action string, body any) []Violation {
+func (m *Model) answer(action string, body any) []Violation {
 	output := m.Operations[action].Output.Shape
 	if output == "" {
 		if body != nil {
@@ -98,11 +101,11 @@ func (m *model) answer(action string, body any) []Violation {
 }
 
 // rejects reports whether the model has an error among those of an action.
-func (m *model) rejects(action, code string) bool {
+func (m *Model) rejects(action, code string) bool {
 	return slices.ContainsFunc(m.Operations[action].Errors, func(e ref) bool { return e.Shape == code })
 }
 
-func (m *model) check(action, shapeName string, body any) []Violation {
+func (m *Model) check(action, shapeName string, body any) []Violation {
 	c := check{shapes: m.Shapes, action: action}
 	c.value("", shapeName, body)
 	slices.SortFunc(c.found, func(a, b Violation) int { return strings.Compare(a.Member, b.Member) })
@@ -111,7 +114,7 @@ func (m *model) check(action, shapeName string, body any) []Violation {
 
 // check is one comparison.
 type check struct {
-	shapes map[string]*shape
+	shapes map[string]*Shape
 	action string
 	found  []Violation
 }
@@ -134,7 +137,7 @@ func (c *check) value(name, shapeName string, v any) {
 	}
 }
 
-func (c *check) structure(name string, s *shape, v any) {
+func (c *check) structure(name string, s *Shape, v any) {
 	members, ok := v.(map[string]any)
 	if !ok {
 		c.report(name, "not an object")
@@ -161,7 +164,7 @@ func join(name, member string) string {
 	return name + "." + member
 }
 
-func (c *check) list(name string, s *shape, v any) {
+func (c *check) list(name string, s *Shape, v any) {
 	list, ok := v.([]any)
 	if !ok {
 		c.report(name, "not a list")
@@ -173,7 +176,7 @@ func (c *check) list(name string, s *shape, v any) {
 	}
 }
 
-func (c *check) mapping(name string, s *shape, v any) {
+func (c *check) mapping(name string, s *Shape, v any) {
 	entries, ok := v.(map[string]any)
 	if !ok {
 		c.report(name, "not an object")
@@ -185,7 +188,7 @@ func (c *check) mapping(name string, s *shape, v any) {
 	}
 }
 
-func (c *check) scalar(name string, s *shape, v any) {
+func (c *check) scalar(name string, s *Shape, v any) {
 	switch s.Type {
 	case "string":
 		c.text(name, s, v)
@@ -218,7 +221,7 @@ func (c *check) scalar(name string, s *shape, v any) {
 	}
 }
 
-func (c *check) text(name string, s *shape, v any) {
+func (c *check) text(name string, s *Shape, v any) {
 	text, ok := v.(string)
 	if !ok {
 		c.report(name, "not a text")
@@ -233,7 +236,7 @@ func (c *check) text(name string, s *shape, v any) {
 	}
 }
 
-func (c *check) bounds(name string, s *shape, n int64, what string) {
+func (c *check) bounds(name string, s *Shape, n int64, what string) {
 	if s.Min != nil && n < *s.Min {
 		c.report(name, "less than %d %s", *s.Min, what)
 	}

@@ -1,6 +1,7 @@
-package cloud1sm
+package cloud1
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -26,35 +27,38 @@ const (
 	hidden   = "[hidden]"
 )
 
-// vendorCode is the provider's word for a refusal, without the "Exception" that some end in. It is the Err of an error.
-type vendorCode string
+// Code is the service's word for a refusal, without the "Exception" that some end in. It is the Err of an error.
+type Code string
 
-func (c vendorCode) Error() string { return string(c) }
+func (c Code) Error() string { return string(c) }
 
 const (
-	notFound         = vendorCode("ResourceNotFound")
-	exists           = vendorCode("ResourceExists")
-	invalidRequest   = vendorCode("InvalidRequest")
-	invalidParameter = vendorCode("InvalidParameter")
-	limitExceeded    = vendorCode("LimitExceeded")
-	accessDenied     = vendorCode("AccessDenied")
-	decryption       = vendorCode("DecryptionFailure")
-	encryption       = vendorCode("EncryptionFailure")
-	noCode           = vendorCode("UnknownError") // the SDK's, for an error without a code
+	NotFound         = Code("ResourceNotFound")
+	Exists           = Code("ResourceExists")
+	InvalidRequest   = Code("InvalidRequest")
+	InvalidParameter = Code("InvalidParameter")
+	LimitExceeded    = Code("LimitExceeded")
+	AccessDenied     = Code("AccessDenied")
+	Decryption       = Code("DecryptionFailure")
+	Encryption       = Code("EncryptionFailure")
+	noCode           = Code("UnknownError") // the SDK's, for an error without a code
 )
 
+// Meaning is what a code means to secret sync.
+type Meaning struct {
+	Class destination.Class
+	Code  string
+}
+
 // meaning of the provider's codes. What is not here is told from the status.
-var meaning = map[vendorCode]struct {
-	class destination.Class
-	code  string
-}{
-	notFound:               {destination.Client, destination.NoLocation},
-	exists:                 {destination.Client, destination.Exists},
-	invalidRequest:         {destination.Client, destination.BadRequest},
-	invalidParameter:       {destination.Client, destination.BadRequest},
-	limitExceeded:          {destination.Client, destination.Quota},
-	decryption:             {destination.Client, destination.BadRequest},
-	encryption:             {destination.Client, destination.BadRequest},
+var meaning = map[Code]Meaning{
+	NotFound:               {destination.Client, destination.NoLocation},
+	Exists:                 {destination.Client, destination.Exists},
+	InvalidRequest:         {destination.Client, destination.BadRequest},
+	InvalidParameter:       {destination.Client, destination.BadRequest},
+	LimitExceeded:          {destination.Client, destination.Quota},
+	Decryption:             {destination.Client, destination.BadRequest},
+	Encryption:             {destination.Client, destination.BadRequest},
 	"InvalidNextToken":     {destination.External, destination.Unexpected},
 	"MalformedInput":       {destination.Client, destination.BadRequest},
 	"PreconditionNotMet":   {destination.Client, destination.BadRequest},
@@ -66,7 +70,7 @@ var meaning = map[vendorCode]struct {
 	"InternalFailure":      {destination.External, destination.Unavailable},
 	"InternalServiceError": {destination.External, destination.Unavailable},
 
-	accessDenied:                 {destination.Client, destination.Denied},
+	AccessDenied:                 {destination.Client, destination.Denied},
 	"ExpiredToken":               {destination.Client, destination.Denied},
 	"IDPCommunicationError":      {destination.External, destination.Unavailable},
 	"IDPRejectedClaim":           {destination.Client, destination.Denied},
@@ -91,20 +95,18 @@ var meaning = map[vendorCode]struct {
 }
 
 var (
-	errForeign     = errors.New("an answer that is not the provider's")
-	errCredentials = errors.New("there are no credentials to make the call with")
+	errForeign = errors.New("an answer that is not the provider's")
+	// ErrCredentials is the Err of an error about the credentials that a call needs.
+	ErrCredentials = errors.New("there are no credentials to make the call with")
 )
 
-func client(code, text string) *destination.Error {
+// Client is an error that an operator has to mend.
+func Client(code, text string) *destination.Error {
 	return &destination.Error{Class: destination.Client, Code: code, Text: text}
 }
 
-func internalError(text string) *destination.Error {
-	return &destination.Error{Class: destination.Internal, Code: destination.Unexpected, Text: text}
-}
-
-// unexpectedResponse is the error of a response without a required field.
-func unexpectedResponse(call string, changes bool) *destination.Error {
+// UnexpectedResponse is the error of a response without a required field.
+func UnexpectedResponse(call string, changes bool) *destination.Error {
 	return &destination.Error{
 		Class: destination.External, Code: destination.Unexpected, Unknown: changes,
 		Text: call + ": AWS did not answer as its API does: an incompatible service or a proxy is at this address; see the endpoint in the server's configuration, and proxies",
@@ -119,12 +121,9 @@ func stopped(err error, call string, changes bool) *destination.Error {
 	return e
 }
 
-// wordless are the calls that carry a value: nothing that the provider says of them is repeated.
-var wordless = []string{"CreateSecret", "PutSecretValue"}
-
 // failed makes what the SDK returns an error of a destination. Its own texts have requests and answers in them, so none is
 // kept.
-func failed(err error, call string, changes bool) *destination.Error {
+func (s *Session) failed(err error, call string, changes bool) *destination.Error {
 	if e, ok := errors.AsType[*destination.Error](err); ok { // of a rejected address, or of the credentials that were needed
 		own := *e
 		return &own
@@ -136,23 +135,23 @@ func failed(err error, call string, changes bool) *destination.Error {
 	said, isAnswer := errors.AsType[smithy.APIError](err)
 	switch {
 	case isAnswer && codeOf(said) != noCode:
-		e := rejected(codeOf(said), said.ErrorMessage(), status, call)
+		e := s.rejected(codeOf(said), said.ErrorMessage(), status, call)
 		e.RetryAfter, e.Unknown = retryAfter, changes && e.Code == destination.Unavailable
 		return e
 	case errors.Is(err, errForeign):
-		return unexpectedResponse(call, changes)
+		return UnexpectedResponse(call, changes)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return stopped(err, call, changes)
 	case status >= http.StatusMultipleChoices:
-		e := rejected(noCode, "", status, call)
+		e := s.rejected(noCode, "", status, call)
 		e.RetryAfter, e.Unknown = retryAfter, changes && status >= http.StatusInternalServerError
 		return e
 	case is[*smithyhttp.RequestSendError](err), is[*net.OpError](err), errors.Is(err, io.ErrUnexpectedEOF): // perhaps in the middle
 		return unanswered(err, call, changes)
 	case is[*smithy.DeserializationError](err) || status != 0:
-		return unexpectedResponse(call, changes)
+		return UnexpectedResponse(call, changes)
 	}
-	return internalError(call + ": the request could not be made")
+	return destination.InternalError(call + ": the request could not be made")
 }
 
 func is[E error](err error) bool {
@@ -177,20 +176,24 @@ func unanswered(err error, call string, changes bool) *destination.Error {
 	return e
 }
 
-func codeOf(said smithy.APIError) vendorCode {
+func codeOf(said smithy.APIError) Code {
 	code := strings.TrimSuffix(said.ErrorCode(), "Exception")
 	if code == "" || len(code) > 64 || strings.ContainsFunc(code, func(r rune) bool { return r > unicode.MaxASCII || !unicode.IsLetter(r) }) {
 		return noCode
 	}
-	return vendorCode(code)
+	return Code(code)
 }
 
 // rejected is a response that is an error.
-func rejected(code vendorCode, message string, status int, call string) *destination.Error {
+func (s *Session) rejected(code Code, message string, status int, call string) *destination.Error {
 	e := &destination.Error{Class: destination.Client, Code: destination.BadRequest, Err: code}
-	switch m, ok := meaning[code]; {
+	m, ok := s.service.Meaning[code]
+	if !ok {
+		m, ok = meaning[code]
+	}
+	switch {
 	case ok:
-		e.Class, e.Code = m.class, m.code
+		e.Class, e.Code = m.Class, m.Code
 	case status == http.StatusTooManyRequests:
 		e.Class, e.Code = destination.External, destination.Throttled
 	case status >= http.StatusInternalServerError || status == http.StatusRequestTimeout:
@@ -202,27 +205,28 @@ func rejected(code vendorCode, message string, status int, call string) *destina
 	case status < http.StatusBadRequest: // a redirect
 		e.Class, e.Code = destination.External, destination.Unexpected
 	}
-	e.Text = call + ": " + advice(call, e.Code, code)
-	if code == limitExceeded && call == "PutSecretValue" {
-		e.Text = call + ": the secret has as many versions as AWS keeps, about 100, and AWS removes none of the last 24 hours: write it less often, or wait for up to a day"
+	words := ""
+	if s.service.Advice != nil {
+		words = s.service.Advice(call, code)
 	}
+	e.Text = call + ": " + cmp.Or(words, advice(call, e.Code, code))
 	if code == noCode {
 		e.Text += fmt.Sprintf(" (status %d)", status)
 	} else {
 		e.Text += " (" + string(code) + ")"
 	}
-	if words := fitting(code, message, call); words != "" {
+	if words = s.fitting(code, message, call); words != "" {
 		e.Text += ": " + words
 	}
 	return e
 }
 
 // advice says what a refusal means and what to do.
-func advice(call, code string, said vendorCode) string {
+func advice(call, code string, said Code) string {
 	switch said {
-	case encryption, decryption:
+	case Encryption, Decryption:
 		return "the key of KMS cannot be used: see kms_key_id, whether it is enabled, and whether the credentials may use it"
-	case accessDenied:
+	case AccessDenied:
 		if call == "AssumeRoleWithWebIdentity" {
 			return "AWS does not let the identity token assume the role: see whether the trust policy of role_arn has the identity provider, this audience and this subject"
 		}
@@ -244,9 +248,9 @@ func advice(call, code string, said vendorCode) string {
 	case destination.Unavailable:
 		return "AWS has trouble"
 	case destination.Quota:
-		return "a quota of the account or of the secret is exhausted"
+		return "a quota of the account, or of what is written, is exhausted"
 	case destination.Exists:
-		return "there is a secret of this name"
+		return "the name is taken"
 	case destination.NoLocation:
 		return "it is not there"
 	case destination.TooLarge:
@@ -259,13 +263,13 @@ func advice(call, code string, said vendorCode) string {
 
 // fitting are the provider's words, where they tell more and cannot hold what was sent. A rejected signature comes with all
 // that was signed, and a violated rule with the value that violates it.
-func fitting(code vendorCode, message, call string) string {
-	if slices.Contains(wordless, call) {
+func (s *Session) fitting(code Code, message, call string) string {
+	if slices.Contains(s.service.Wordless, call) {
 		return reason(message)
 	}
 	switch code {
-	case accessDenied, invalidRequest, limitExceeded, decryption, encryption, "PreconditionNotMet":
-		return cleaned(message)
+	case AccessDenied, InvalidRequest, LimitExceeded, Decryption, Encryption, "PreconditionNotMet":
+		return Cleaned(message)
 	}
 	return ""
 }
@@ -293,8 +297,8 @@ var (
 	long = regexp.MustCompile(`[A-Za-z0-9+/=]{40,}`)        // keys, tokens, signatures
 )
 
-// cleaned takes out of the provider's words what looks like a credential, and cuts them.
-func cleaned(message string) string {
+// Cleaned takes out of the provider's words what looks like a credential, and cuts them.
+func Cleaned(message string) string {
 	message, _, _ = strings.Cut(message, "\n")
 	message = ids.ReplaceAllString(message, hidden)
 	message = long.ReplaceAllString(message, hidden)
