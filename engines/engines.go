@@ -221,6 +221,8 @@ func (c *Caller) Sees(uuid string) bool { return c.Mounts == nil || c.Mounts(uui
 type Access interface {
 	// Allowed reports whether the operation is allowed on path, whatever the body.
 	Allowed(op Operation, path string) bool
+	// AllowedAlways reports whether the operation is allowed on path with every body, and without response wrapping.
+	AllowedAlways(op Operation, path string) bool
 	// Sudo reports whether the caller has the sudo capability on path.
 	Sudo(path string) bool
 	// AnyUnder reports whether any operation is allowed on any path that begins with prefix.

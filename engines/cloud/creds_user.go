@@ -5,12 +5,12 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cloud/accesskey"
 	"github.com/coffer-project/coffer/engines/cloud/aws"
 	"github.com/coffer-project/coffer/engines/cloud/failure"
 	"github.com/coffer-project/coffer/engines/cloud/role"
@@ -24,9 +24,6 @@ const (
 	firstPause   = 250 * time.Millisecond
 	maxPause     = 2 * time.Second
 	undoUserTime = 15 * time.Second
-	keyTries     = 3
-	// answerTime is what the rest of the request takes at most.
-	answerTime = 10 * time.Second
 )
 
 // issueUser makes a user with a key. From the note on, whatever happens, either a lease stands for the user or it is
@@ -81,7 +78,7 @@ func (e *engine) issueUser(ctx context.Context, req *engines.Request, r *role.Ro
 		Data: map[string]any{
 			"access_key": key.AccessKey, "secret_key": key.SecretKey.Reveal(), "security_token": nil, "session_token": nil,
 		},
-		Warnings: waitUntilValid(ctx, api, key, r.WaitUntilValid),
+		Warnings: accesskey.WaitUntilValid(ctx, api, key, r.WaitUntilValid),
 		Lease: &engines.Lease{
 			Kind: kindUser, TTL: terms.Lease, MaxTTL: terms.Max, Renewable: true, Internal: internal, Done: []storage.Key{noted},
 		},
@@ -118,7 +115,7 @@ func makeUser(ctx context.Context, api aws.API, r *role.Role, u *made, begun tim
 		steps = append(steps, func() error { return api.AddUserToGroup(ctx, u.Name, group) })
 	}
 	steps = append(steps, func() (err error) {
-		key, err = newKey(ctx, api, u.Name)
+		key, err = accesskey.ForNewUser(ctx, api, u.Name)
 		return err
 	})
 	until := time.Now().Add(visibleTime)
@@ -155,25 +152,6 @@ func whenVisible(ctx context.Context, api aws.API, user string, until time.Time,
 	}
 }
 
-// newKey creates the key of a new user. After a lost response there may be a key whose secret is lost: newKey deletes it.
-func newKey(ctx context.Context, api aws.API, user string) (aws.Credentials, error) {
-	for try := 1; ; try++ {
-		key, err := api.CreateAccessKey(ctx, user)
-		if aws.KindOf(err) != aws.Unavailable || try == keyTries {
-			return key, err
-		}
-		keys, e := api.ListAccessKeys(ctx, user)
-		if e != nil {
-			return key, err
-		}
-		for _, k := range keys {
-			if api.DeleteAccessKey(ctx, user, k.ID) != nil {
-				return key, err
-			}
-		}
-	}
-}
-
 // undoUser removes what was created of a user, as far as that is possible now. The note stays, unless there can be no user, or it was seen
 // and removed: a new user may not be visible yet, and would be left behind.
 func (e *engine) undoUser(ctx context.Context, m engines.Mount, api aws.API, u *made, noted storage.Key, cause error) {
@@ -201,28 +179,5 @@ func (e *engine) undoUser(ctx context.Context, m engines.Mount, api aws.API, u *
 func (e *engine) forget(ctx context.Context, m engines.Mount, u *made, noted storage.Key) {
 	if _, err := m.ClusterStorage.Commit(ctx, storage.Batch{Deletes: u.done(noted)}); err != nil {
 		e.log.Debug("a rollback without anything to undo stays", "err", err)
-	}
-}
-
-// waitUntilValid waits until the provider accepts a new key, at most for limit, and returns warnings.
-func waitUntilValid(ctx context.Context, api aws.API, key aws.Credentials, limit time.Duration) []string {
-	if limit <= 0 {
-		return nil
-	}
-	until := time.Now().Add(limit)
-	if end, ok := ctx.Deadline(); ok && end.Add(-answerTime).Before(until) {
-		until = end.Add(-answerTime)
-	}
-	ctx, cancel := context.WithDeadline(ctx, until)
-	defer cancel()
-	start := time.Now()
-	for wait := firstPause; ; wait = min(2*wait, maxPause) {
-		if _, err := api.CallerIdentity(ctx, key); err == nil {
-			return []string{"wait_until_valid: the access key is valid, where the provider was asked"}
-		}
-		if failure.Pause(ctx, wait) != nil {
-			waited := time.Since(start).Round(time.Second)
-			return []string{fmt.Sprintf("wait_until_valid: the access key is not valid yet, after %v: wait before you use it", waited)}
-		}
 	}
 }

@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/cloud/awstest"
 	"github.com/coffer-project/coffer/engines/enginetest"
+	"github.com/coffer-project/coffer/storage"
 )
 
 // keyless is a mount whose root configuration has no key, and its provider. The role trusts tokens for sts.amazonaws.com.
@@ -120,6 +122,39 @@ func TestMaxUsers(t *testing.T) {
 	r.issue("creds/dev", nil)
 	full("creds/dev", "max_users")
 	r.peer().Fails(engines.KindInvalid, engines.Update, "creds/dev", nil) // also after a restart
+}
+
+// TestMaxUsersCountsRenewedLeases: a user counts for as long as its lease can last, also after lease_max was raised.
+func TestMaxUsersCountsRenewedLeases(t *testing.T) {
+	r := newRig(t, nil).withUserRole()
+	r.role("dev", fields{"max_users": 1})
+	_, resp := r.issue("creds/dev", nil)
+	var u userLease
+	if err := json.Unmarshal(resp.Lease.Internal, &u); err != nil {
+		t.Fatal(err)
+	}
+	// The lease was to end an hour ago, but was renewed with other terms.
+	_, err := storage.Update(t.Context(), r.Mount.Mount.ClusterStorage, func(tx *storage.Txn) error {
+		return engines.PutRecord(tx, u.issuedKey(), &issued{Ends: time.Now().Add(-time.Hour)})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Must(engines.Update, "config/lease", fields{"lease": "1h", "lease_max": "24h"})
+	l := r.lease(resp, 2*time.Hour)
+	if _, err := r.Engine.(engines.Leaser).RenewLease(t.Context(), r.Mount.Mount, l); err != nil {
+		t.Fatal(err)
+	}
+	r.Fails(engines.KindInvalid, engines.Update, "creds/dev", nil)
+
+	// A renewal that comes after the revocation counts nothing.
+	if err := r.revoke(l); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Engine.(engines.Leaser).RenewLease(t.Context(), r.Mount.Mount, l); err != nil {
+		t.Fatal(err)
+	}
+	r.issue("creds/dev", nil)
 }
 
 // TestFailedUserIsRemovedAtOnce: when the user is known to be gone, nothing is left to be removed.

@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
@@ -80,6 +81,24 @@ func countIssued(ctx context.Context, m engines.Mount, below storage.Key) (int, 
 	}
 	_, err := m.ClusterStorage.Commit(ctx, storage.Batch{Deletes: over})
 	return n, err
+}
+
+// extend counts the user of a lease until ends, if it is counted and that is later than it was.
+func extend(ctx context.Context, m engines.Mount, l engines.LeaseRecord, ends time.Time) error {
+	var u userLease
+	if err := json.Unmarshal(l.Internal, &u); err != nil || u.issuedKey() == "" {
+		return err
+	}
+	_, err := storage.Update(ctx, m.ClusterStorage, func(tx *storage.Txn) error {
+		var i issued
+		found, err := engines.GetRecord(ctx, tx, u.issuedKey(), &i)
+		if err != nil || !found || !ends.After(i.Ends.Add(settleTime)) {
+			return err
+		}
+		i.Ends = ends.Round(0).UTC()
+		return engines.PutRecord(tx, u.issuedKey(), &i)
+	})
+	return err
 }
 
 // release counts a user no longer.

@@ -41,7 +41,10 @@ func (e *engine) RevokeLease(ctx context.Context, m engines.Mount, l engines.Lea
 }
 
 // RenewLease implements engines.Leaser: the terms of config/lease apply as they are now.
-func (e *engine) RenewLease(ctx context.Context, m engines.Mount, _ engines.LeaseRecord) (engines.Lease, error) {
+func (e *engine) RenewLease(ctx context.Context, m engines.Mount, l engines.LeaseRecord) (engines.Lease, error) {
 	terms, err := getLease(ctx, m.Storage, m)
+	if err == nil {
+		err = extend(ctx, m, l, l.IssuedAt.Add(terms.Max))
+	}
 	return engines.Lease{TTL: terms.Lease, MaxTTL: terms.Max, Renewable: true}, err
 }

@@ -81,6 +81,10 @@ func TestVendorTypeNamesOff(t *testing.T) {
 	}
 	off.Fails(engines.KindInvalid, engines.List, "sync/destinations/"+alias, nil)
 	same(t, "types", off.Data(off.Must(engines.List, "sync/destinations", nil))["keys"], []string{syncsim.Marked + "/"})
+	// A policy that denies by a vendor's name goes on denying.
+	if _, other, _ := off.Engine.Router().Synonym("sync/destinations/" + syncsim.Marked + "/store"); other != alias {
+		t.Errorf("policies are asked about %q, too", other)
+	}
 	same(t, "read", off.Data(off.Must(engines.Read, "sync/destinations/"+syncsim.Marked+"/store", nil))["type"], syncsim.Marked)
 }
 

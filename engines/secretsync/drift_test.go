@@ -81,12 +81,25 @@ func TestFailuresThatAreHeld(t *testing.T) {
 		if e := entry(); e["next_retry"] == nil || strings.Contains(e["cause"].(string), "paused") {
 			t.Errorf("%v is not tried again", e)
 		}
-		for _, path := range []string{d, d + "/associations"} {
-			r.post(path+"/pause", secret)
+		for path, body := range map[string]map[string]any{d: {}, d + "/associations": secret} {
+			r.post(path+"/pause", body)
 			if e := entry(); e["sync_status"] != "CLIENT_SIDE_ERROR" || e["next_retry"] != nil || !strings.Contains(e["cause"].(string), "paused") {
 				t.Errorf("%s: %v does not say that it is paused", path, e)
 			}
-			r.post(path+"/resume", secret)
+			r.post(path+"/resume", body)
+		}
+	})
+}
+
+// TestDriftOfFailingDestination: who asks reads what has failed at the destination.
+func TestDriftOfFailingDestination(t *testing.T) {
+	run(t, func(r *rig) {
+		d := r.dest(syncsim.Marked, "d", nil)
+		r.sites.SetFault(func(syncsim.Call) syncsim.Fault {
+			return syncsim.Fault{Kind: syncsim.Throttle, RetryAfter: time.Minute}
+		})
+		if text := r.Fails(engines.KindUpstream, engines.Update, d+"/drift", nil); !strings.Contains(text, "the place says throttled") {
+			t.Errorf("the error is %q", text)
 		}
 	})
 }

@@ -29,7 +29,7 @@ func TestImport(t *testing.T) {
 		d := r.dest(syncsim.Marked, "store", map[string]any{"secret_name_template": "{{ .SecretPath }}"})
 		site := r.sites.Site(syncsim.Marked, "one")
 		for name, value := range map[string]string{
-			"app/db": `{"user": "shop"}`, "app/token": "hush", "app/there": `{"k":"theirs"}`, "app/same": `{ "k":"v" }`, "app/denied": "x", "app//bad": "x", "web/one": "1",
+			"app/db": `{"user": "shop"}`, "app/token": "hush", "app/there": `{"k":"theirs"}`, "app/same": `{ "k":"v" }`, "app/denied": "x", "app/conditional": "x", "app//bad": "x", "web/one": "1",
 		} {
 			site.Put(name, value)
 		}
@@ -48,7 +48,7 @@ func TestImport(t *testing.T) {
 		}
 		before := len(r.sites.Calls())
 		totals, entries := do(true)
-		same(t, "planned", totals, map[string]int{"create": 2, "skip": 5})
+		same(t, "planned", totals, map[string]int{"create": 2, "skip": 6})
 		for _, c := range r.sites.Calls()[before:] {
 			if c.Op != "list" {
 				t.Errorf("the plan has called %+v", c)
@@ -57,7 +57,7 @@ func TestImport(t *testing.T) {
 		if r.newest("app/db") != "" {
 			t.Error("the plan has created a secret")
 		}
-		for name, want := range map[string]string{"a": "synced from here", "app/there": "exists already", "app/denied": "you cannot create kv/data/app/denied", "app//bad": "not the name of a secret"} {
+		for name, want := range map[string]string{"a": "synced from here", "app/there": "exists already", "app/denied": "you cannot create kv/data/app/denied", "app/conditional": "conditions for creating kv/data/app/conditional", "app//bad": "not the name of a secret"} {
 			if e := entries[name]; e["action"] != "skip" || !strings.Contains(fmt.Sprint(e["reason"]), want) {
 				t.Errorf("%s: %v, want %q", name, e, want)
 			}
@@ -70,11 +70,11 @@ func TestImport(t *testing.T) {
 		r.w.FailAudit(nil)
 		writes := r.writes()
 		totals, entries = do(false)
-		same(t, "imported", totals, map[string]int{"create": 2, "same": 1, "skip": 4})
+		same(t, "imported", totals, map[string]int{"create": 2, "same": 1, "skip": 5})
 		if e := entries["app/there"]; e["action"] != "skip" || !strings.Contains(fmt.Sprint(e["reason"]), "another value") {
 			t.Errorf("%v", e)
 		}
-		for name, want := range map[string]string{"app/db": `{"user":"shop"}`, "app/token": `{"value":"hush"}`, "app/there": `{"k":"mine"}`, "app/same": `{"k":"v"}`, "app/denied": "", "web/one": ""} {
+		for name, want := range map[string]string{"app/db": `{"user":"shop"}`, "app/token": `{"value":"hush"}`, "app/there": `{"k":"mine"}`, "app/same": `{"k":"v"}`, "app/denied": "", "app/conditional": "", "web/one": ""} {
 			if got := r.newest(name); got != want {
 				t.Errorf("%s has %s, want %s", name, got, want)
 			}
@@ -88,7 +88,7 @@ func TestImport(t *testing.T) {
 			t.Errorf("audited %+v", last)
 		}
 		totals, _ = do(false)
-		same(t, "imported again", totals, map[string]int{"same": 3, "skip": 4})
+		same(t, "imported again", totals, map[string]int{"same": 3, "skip": 5})
 
 		r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_prefix": "app/d"})
 		time.Sleep(time.Second)

@@ -141,3 +141,52 @@ func TestRemovalAttemptsAreCounted(t *testing.T) {
 		}
 	})
 }
+
+// TestRemovalAttemptsOfBusyDestination: a destination that has asked to wait has not failed, and nothing is let go for it.
+func TestRemovalAttemptsOfBusyDestination(t *testing.T) {
+	run(t, func(r *rig) {
+		body := map[string]any{"mount": "kv", "secret_name": "a"}
+		d := r.dest(syncsim.Marked, "store", map[string]any{"removal_attempts": 1})
+		r.post(d+"/associations/set", body)
+		r.sites.SetFault(func(syncsim.Call) syncsim.Fault {
+			return syncsim.Fault{Kind: syncsim.Throttle, RetryAfter: time.Minute}
+		})
+		r.post(d+"/associations/remove", body)
+		time.Sleep(time.Hour)
+		same(t, "names left", r.Data(r.Must(engines.Read, d, nil))["left_behind"], nil)
+		r.sites.SetFault(nil)
+		time.Sleep(time.Hour)
+		same(t, "associations", r.entries(d), map[string]any{})
+		if _, ok := r.sites.Site(syncsim.Marked, "one").Get("vault/kv_00000001/a"); ok {
+			t.Error("the name is still there")
+		}
+	})
+}
+
+// TestForceDeleteRecordsEveryName: what the response has no room for is in the audit log, once.
+func TestForceDeleteRecordsEveryName(t *testing.T) {
+	run(t, func(r *rig) {
+		const n = 2500
+		d := r.dest(syncsim.Marked, "store", nil)
+		for i := range n {
+			r.kv.Put(fmt.Sprintf("many/%04d", i), "k", "v")
+		}
+		r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_prefix": "many/"})
+		time.Sleep(time.Hour)
+		before := len(r.w.Audited())
+		names, total := leftBehind(t, r.Data(r.Must(engines.Delete, d, map[string]any{"force_delete": true})))
+		if len(names) != 1000 || fmt.Sprint(total) != fmt.Sprint(n) {
+			t.Errorf("%d names of %v are listed", len(names), total)
+		}
+		recorded := map[string]int{}
+		for _, e := range r.w.Audited()[before:] {
+			same(t, "total of a record", e.Data["left_behind"], n)
+			for _, name := range e.Data["external"].([]string) {
+				recorded[name]++
+			}
+		}
+		if len(recorded) != n {
+			t.Errorf("%d names are recorded, want %d", len(recorded), n)
+		}
+	})
+}

@@ -2,8 +2,10 @@ package secretsync_test
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
@@ -206,6 +208,41 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 		text := r.Fails(engines.KindInvalid, engines.Update, d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a", "value_template": "{{ . }}"})
 		if !strings.Contains(text, `not supported: "value_template"`) || len(r.entries(d)) != 0 {
 			t.Errorf("the refusal says %q", text)
+		}
+	})
+}
+
+// TestUnknownFieldsAreRejected: a misspelt plan, equal, retain or enterprise_url must not be done as if it had not been given.
+func TestUnknownFieldsAreRejected(t *testing.T) {
+	run(t, func(r *rig) {
+		d := r.estate(3)
+		many := map[string]any{"mount": "kv", "secret_prefix": "team/"}
+		before := r.sites.Site(syncsim.Marked, "one").Objects()
+		for path, field := range map[string]string{"adopt": "equals", "remove": "retian"} {
+			body := maps.Clone(many)
+			body[field] = true
+			if text := r.Fails(engines.KindInvalid, engines.Update, d+"/associations/"+path, body); !strings.Contains(text, field) {
+				t.Errorf("%s: %s", path, text)
+			}
+		}
+		synctest.Wait()
+		same(t, "what the destination has", r.sites.Site(syncsim.Marked, "one").Objects(), before)
+
+		router := engines.NewRouter()
+		r.svc.Routes(router)
+		n := 0
+		for _, route := range router.Routes() {
+			if route.Op == engines.Read || route.Op == engines.List {
+				continue
+			}
+			n++
+			path := strings.NewReplacer("{type}", syncsim.Marked, "{destination}", "store", "{name}", "store").Replace(route.Pattern)
+			if text := r.Fails(engines.KindInvalid, route.Op, path, map[string]any{"mount": "kv", "forgotten": true}); !strings.Contains(text, "forgotten") && !strings.Contains(text, "no destinations of this type") {
+				t.Errorf("%s %s: %s", route.Op, route.Pattern, text)
+			}
+		}
+		if n < 15 {
+			t.Errorf("%d routes were tried", n)
 		}
 	})
 }

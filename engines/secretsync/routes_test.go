@@ -42,8 +42,11 @@ type rig struct {
 type caller struct{ may func(path string) bool }
 
 func (c caller) Allowed(_ engines.Operation, path string) bool { return c.may == nil || c.may(path) }
-func (c caller) Sudo(string) bool                              { return false }
-func (c caller) AnyUnder(prefix string) bool                   { return c.may == nil || c.may(prefix) }
+func (c caller) AllowedAlways(op engines.Operation, path string) bool {
+	return c.Allowed(op, path) && !strings.HasSuffix(path, "/conditional")
+}
+func (c caller) Sudo(string) bool            { return false }
+func (c caller) AnyUnder(prefix string) bool { return c.may == nil || c.may(prefix) }
 
 func newRig(t *testing.T, operator ...connection.Operator) *rig {
 	t.Helper()

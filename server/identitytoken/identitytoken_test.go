@@ -147,6 +147,9 @@ func TestIssuer(t *testing.T) {
 			t.Errorf("the issuer %q is accepted", bad)
 		}
 	}
+	if _, err := r.do(engines.Update, "root", "oidc/config", map[string]any{"isuer": "https://coffer.example.com/"}); err == nil {
+		t.Error("a field that is not known is accepted, and the issuer reset")
+	}
 	if _, err := r.do(engines.Update, "root", "oidc/config", map[string]any{"issuer": "https://coffer.example.com/"}); err != nil {
 		t.Fatal(err)
 	}

@@ -27,7 +27,7 @@ func (i *Issuer) Routes(r *engines.Router) {
 	engines.On(r, engines.Read, "oidc/plugins/.well-known/keys", "Read the public keys of identity tokens, as a JSON Web Key Set.", open, i.readKeys)
 	engines.On(r, engines.Update, "oidc/plugins/rotate", "Replace all keys of identity tokens at once, for instance after one has leaked. Providers that keep the former ones reject tokens until they read the new one.", engines.RootNamespace|engines.Sudo, i.replaceKeys)
 	engines.On(r, engines.Read, "oidc/config", "Read the issuer of identity tokens.", engines.RootNamespace, i.readConfig)
-	engines.On(r, engines.Update, "oidc/config", "Say by which URL providers reach this server. Tokens of another issuer are rejected by those that trust the former one.", engines.RootNamespace, i.writeConfig)
+	engines.On(r, engines.Update, "oidc/config", "Say by which URL providers reach this server. Tokens of another issuer are rejected by those that trust the former one.", engines.RootNamespace|engines.Strict, i.writeConfig)
 }
 
 func (i *Issuer) load(ctx context.Context) (*state, error) {

@@ -26,6 +26,8 @@ func (f *fixture) client(t *testing.T, id string) *enginetest.Mount {
 // access is what a client may do: anything below some paths.
 type access []string
 
+func (a access) AllowedAlways(op engines.Operation, path string) bool { return a.Allowed(op, path) }
+
 func (a access) Allowed(engines.Operation, string) bool { return false }
 func (a access) Sudo(string) bool                       { return false }
 func (a access) AnyUnder(prefix string) bool {

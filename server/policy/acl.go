@@ -151,6 +151,14 @@ var required = map[engines.Operation]capability{
 // Allowed is Allow, for engines.Access.
 func (a *ACL) Allowed(op engines.Operation, path string) bool { return a.Allow(op, path) }
 
+// AllowedAlways is for engines.Access: where there are rules about parameters or wrapping, nothing is allowed always.
+func (a *ACL) AllowedAlways(op engines.Operation, path string) bool {
+	return a.root || a.any(func(l *ACL) bool {
+		g := l.find(op, path)
+		return g.allows(op) && g.params.empty() && g.minWrap == 0 && g.maxWrap == 0
+	})
+}
+
 // Allow reports whether the capability for op is given on path, whatever the body. It does not know about
 // wrapping: use Check for requests.
 func (a *ACL) Allow(op engines.Operation, path string) bool {

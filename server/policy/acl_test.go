@@ -288,6 +288,21 @@ func TestAnyUnder(t *testing.T) {
 	}
 }
 
+func TestAllowedAlways(t *testing.T) {
+	for what, want := range map[string]bool{
+		``: true, `allowed_parameters = { "a" = [] }`: false, `denied_parameters = { "a" = [] }`: false, `required_parameters = ["a"]`: false,
+		`min_wrapping_ttl = "1m"`: false, `max_wrapping_ttl = "1m"`: false,
+	} {
+		acl := newACL(t, `path "p/*" { capabilities = ["create"] `+what+` }`)
+		if !acl.Allowed(engines.Create, "p/a") || acl.AllowedAlways(engines.Create, "p/a") != want {
+			t.Errorf("%q: allowed always is %v", what, !want)
+		}
+		if acl.AllowedAlways(engines.Update, "p/a") || acl.AllowedAlways(engines.Create, "q") {
+			t.Errorf("%q: what is not allowed is allowed always", what)
+		}
+	}
+}
+
 // model decides in the slow and obvious way.
 type model map[string][]string // pattern to capabilities
 

@@ -39,6 +39,10 @@ func (a scopedAccess) Allowed(op engines.Operation, path string) bool {
 	return a.Access.Allowed(op, path) && a.in(path)
 }
 
+func (a scopedAccess) AllowedAlways(op engines.Operation, path string) bool {
+	return a.Access.AllowedAlways(op, path) && a.in(path)
+}
+
 func (a scopedAccess) Sudo(path string) bool { return a.Access.Sudo(path) && a.in(path) }
 
 func (a scopedAccess) AnyUnder(prefix string) bool { return a.Access.AnyUnder(prefix) && a.in(prefix) }

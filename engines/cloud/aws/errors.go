@@ -193,6 +193,8 @@ var (
 	quoted = regexp.MustCompile(`(?s)[Vv]alue '.*' at '`)
 	// Ids of keys, and of users and roles that look like them.
 	ids = regexp.MustCompile(`\bA[A-Z]{3}[A-Z0-9]{12,}\b`)
+	// Identity tokens, in whose alphabet are dashes.
+	tokens = regexp.MustCompile(`\beyJ[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]*)+`)
 	// Secret keys, session tokens and signatures. Names of users are as long, but have dashes.
 	long = regexp.MustCompile(`[A-Za-z0-9+/=]{40,}`)
 )
@@ -202,7 +204,7 @@ var (
 func bounded(text string) string {
 	text, _, _ = strings.Cut(text, "\n")
 	text = quoted.ReplaceAllString(text, "Value at '")
-	text = ids.ReplaceAllString(text, hidden)
+	text = ids.ReplaceAllString(tokens.ReplaceAllString(text, hidden), hidden)
 	text = long.ReplaceAllString(text, hidden)
 	text = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

@@ -250,6 +250,7 @@ func TestTextStaysUseful(t *testing.T) {
 		{"1 validation error detected: Value at 'userName' failed to satisfy constraint: Member must have length less than or equal to 64", ""},
 		{"1 validation error detected: Value 'a secret' at 'policyDocument' failed", "1 validation error detected: Value at 'policyDocument' failed"},
 		{"The Access Key with id AKIAXXXXXXXXXXXXOTHR cannot be found.", "The Access Key with id [hidden] cannot be found."},
+		{"The token eyJhbGciOiJSUzI1NiJ9.eyJhdWQiOiJhIn0.WYwQM0ywx-uFuv_a is not one.", "The token [hidden] is not one."},
 		{"Cannot exceed quota for AccessKeysPerUser: 2", ""},
 	}
 	for _, test := range tests {

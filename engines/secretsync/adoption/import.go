@@ -109,8 +109,11 @@ func (s *Adopter) importName(ctx context.Context, in *Import, dest destination.D
 	if problem := in.Check(e.Secret); problem != "" {
 		return Skip, problem, nil
 	}
-	if !in.Caller.Access.Allowed(engines.Create, in.Mount.Path+path) {
+	switch access := in.Caller.Access; {
+	case !access.Allowed(engines.Create, in.Mount.Path+path):
 		return Skip, "you cannot create " + in.Mount.Path + path, nil
+	case !access.AllowedAlways(engines.Create, in.Mount.Path+path): // what is written is not known yet
+		return Skip, "your policies have conditions for creating " + in.Mount.Path + path + ", with which it is not imported", nil
 	}
 	place, err := s.Pool.Location(in.Dest)
 	if err != nil {

@@ -183,7 +183,7 @@ func (s *API) driftNow(ctx context.Context, req *engines.Request, in *Associatio
 		found, n, err = s.ScanDrift(ctx, d, req.Caller.Sees)
 	}
 	if err != nil {
-		return nil, invalid(err)
+		return nil, Upstream(err)
 	}
 	return &engines.Response{Data: map[string]any{"drifted": found, "names": n}}, nil
 }

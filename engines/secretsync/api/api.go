@@ -29,6 +29,9 @@ func (s *API) Routes(r *engines.Router) {
 
 // route declares a route whose errors about unreadable records are shown to clients.
 func route[In any](r *engines.Router, op engines.Operation, pattern, help string, flags engines.Flags, do engines.Handler[In]) *engines.Route {
+	if op != engines.Read && op != engines.List {
+		flags |= engines.Strict // a misspelt retain or plan is never ignored
+	}
 	return engines.On(r, op, pattern, help, flags, WithClientErrors(do))
 }
 
@@ -57,20 +60,15 @@ func missingWarning(left int) []string {
 
 type emptyIn struct{}
 
-// invalid turns a client error of a destination into one of the request.
-func invalid(err error) error {
-	if o := state.OutcomeOf(err); o.Status == state.ClientError {
-		return engines.Invalid("%s", o.Cause)
-	}
-	return err
-}
-
 // Upstream turns an error of a destination into one that the client sees: of the request, or of what is behind this server.
 func Upstream(err error) error {
-	if o := state.OutcomeOf(err); o.Status == state.ExternalError {
+	switch o := state.OutcomeOf(err); o.Status {
+	case state.ClientError:
+		return engines.Invalid("%s", o.Cause)
+	case state.ExternalError:
 		return &engines.Error{Kind: engines.KindUpstream, Detail: o.Cause + "; try again later", Err: err}
 	}
-	return invalid(err)
+	return err
 }
 
 func nonNil(l []string) []string {

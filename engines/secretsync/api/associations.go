@@ -18,7 +18,7 @@ import (
 func (s *API) associationRoutes(r *engines.Router) {
 	const of = "sync/destinations/{type}/{destination}/associations"
 	route(r, engines.Read, of, "The associations of a destination, with the state of every secret.", flags, s.readAssociations)
-	route(r, engines.Update, of+"/set", "Associate a secret, or all below a prefix, with a destination; or sync it again.", flags|engines.Strict, s.setAssociation)
+	route(r, engines.Update, of+"/set", "Associate a secret, or all below a prefix, with a destination; or sync it again.", flags, s.setAssociation)
 	route(r, engines.Update, of+"/remove", "Remove an association, with what was synced.", flags, s.removeAssociation)
 	route(r, engines.List, "sync/associations", "All associated secrets, by mount.", flags, s.listAssociations)
 	route(r, engines.Read, "sync/associations/destinations", "The destinations of a secret.", flags, s.destinationsOf)

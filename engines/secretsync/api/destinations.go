@@ -37,7 +37,7 @@ func (s *API) destinationRoutes(r *engines.Router) {
 		engines.OnType(r, engines.Update, "sync/destinations/"+name+"/{name}", "Create or change a destination: "+kind.Help, flags|engines.Strict, in, write(false)).Exists = exists
 		engines.OnType(r, engines.Patch, "sync/destinations/"+name+"/{name}", "Change some fields of a destination; null goes back to the default.", flags|engines.Strict, in, write(true))
 	}
-	route(r, engines.Update, "sync/destinations/{type}/{name}", "Rejected: there is no such type of destination.", flags,
+	engines.On(r, engines.Update, "sync/destinations/{type}/{name}", "Rejected: there is no such type of destination.", flags,
 		func(_ context.Context, _ *engines.Request, in *destinationIn) (*engines.Response, error) {
 			return nil, s.unknownType(in.Type)
 		})
@@ -191,7 +191,7 @@ func (s *API) verifyDestination(ctx context.Context, req *engines.Request, in *d
 	}
 	dest, err := s.Pool.Open(d)
 	if err != nil {
-		return nil, invalid(err)
+		return nil, Upstream(err)
 	}
 	defer dest.Close() //nolint:errcheck // there is nothing to lose
 	good := true

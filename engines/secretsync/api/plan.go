@@ -35,7 +35,7 @@ func (s *API) planDestination(ctx context.Context, req *engines.Request, in *ass
 		}
 		all, err = s.planAssociation(ctx, d, a, all)
 		if err != nil {
-			return nil, invalid(err)
+			return nil, Upstream(err)
 		}
 		return planResponse(all), nil
 	}
@@ -46,7 +46,7 @@ func (s *API) planDestination(ctx context.Context, req *engines.Request, in *ass
 		}
 	}
 	if err != nil {
-		return nil, invalid(err)
+		return nil, Upstream(err)
 	}
 	resp := planResponse(all)
 	resp.Warnings = missingWarning(left)

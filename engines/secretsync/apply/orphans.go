@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 )
 
 // letGo ends the attempts to remove the names of a link after as many failures as its destination allows: the names stay there, without
 // an owner. It empties the result then, and returns the names.
 func (s *Syncer) letGo(ctx context.Context, t *target, l *state.Link, r *result) ([]state.Orphan, error) {
-	failed := r.Status == state.ClientError || r.Status == state.ExternalError
+	failed := (r.Status == state.ClientError || r.Status == state.ExternalError) && r.Code != destination.Throttled // it is not broken
 	switch most := t.dest.RemovalAttempts; {
 	case !t.assoc.IsEnding():
 		l.RemovalFailures = 0

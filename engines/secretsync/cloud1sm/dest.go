@@ -118,6 +118,10 @@ func (d *dest) List(ctx context.Context) iter.Seq2[destination.Found, error] {
 				yield(destination.Found{}, err)
 				return
 			}
+			if out.SecretList == nil {
+				yield(destination.Found{}, destination.UnexpectedResponse("AWS", false))
+				return
+			}
 			for _, s := range out.SecretList {
 				if s.Name == nil || s.ARN == nil {
 					yield(destination.Found{}, cloud1.UnexpectedResponse("ListSecrets", false))

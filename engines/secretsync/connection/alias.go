@@ -46,7 +46,8 @@ func (p *Pool) AllTypeNames() (names []string) {
 	return names
 }
 
-// Synonym is engines.Router.Synonym of the paths below sys/: the other name of the type in a path.
+// Synonym is engines.Router.Synonym of the paths below sys/: the other name of the type in a path. Policies speak of it also if requests
+// may not.
 func (p *Pool) Synonym(path string) (before, other, after string) {
 	before = "sync/destinations/"
 	rest, ok := strings.CutPrefix(path, before)
@@ -54,13 +55,13 @@ func (p *Pool) Synonym(path string) (before, other, after string) {
 		return "", "", ""
 	}
 	name, _, _ := strings.Cut(rest, "/")
-	kind, ok := p.TypeNamed(name)
-	if !ok {
-		return "", "", ""
-	}
-	for _, other := range p.TypeNames(kind) {
-		if other != name {
-			return before, other, rest[len(name):]
+	for _, kind := range p.Types {
+		switch {
+		case name == "" || kind.Alias == "":
+		case name == kind.Name:
+			return before, kind.Alias, rest[len(name):]
+		case name == kind.Alias:
+			return before, kind.Name, rest[len(name):]
 		}
 	}
 	return "", "", ""

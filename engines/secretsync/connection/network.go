@@ -46,7 +46,8 @@ func embeddedIPv4(a netip.Addr) netip.Addr {
 	}
 	b := a.As16()
 	switch {
-	case netip.MustParsePrefix("::/96").Contains(a), netip.MustParsePrefix("64:ff9b::/96").Contains(a):
+	case netip.MustParsePrefix("::/96").Contains(a), netip.MustParsePrefix("64:ff9b::/96").Contains(a),
+		netip.MustParsePrefix("64:ff9b:1::/48").Contains(a), netip.MustParsePrefix("::ffff:0:0:0/96").Contains(a):
 		return netip.AddrFrom4([4]byte(b[12:16]))
 	case netip.MustParsePrefix("2002::/16").Contains(a):
 		return netip.AddrFrom4([4]byte(b[2:6]))

@@ -54,6 +54,7 @@ func TestGuard(t *testing.T) {
 		{"loopback", "127.0.0.1"}, {"all of loopback", "127.8.9.10"}, {"loopback over IPv6", "[::1]"}, {"mapped loopback", "[::ffff:127.0.0.1]"},
 		{"compatible loopback", "[::127.0.0.1]"}, {"translated loopback", "[64:ff9b::7f00:1]"}, {"tunnelled loopback", "[2002:7f00:1::1]"},
 		{"the metadata service", "169.254.169.254"}, {"its mapped address", "[::ffff:169.254.169.254]"}, {"its translated address", "[64:ff9b::a9fe:a9fe]"},
+		{"its locally translated address", "[64:ff9b:1::a9fe:a9fe]"}, {"its statelessly translated address", "[::ffff:0:a9fe:a9fe]"},
 		{"its tunnelled address", "[2002:a9fe:a9fe::1]"}, {"the metadata service over IPv6", "[fd00:ec2::254]"}, {"that of another cloud", "[fd20:ce::254]"},
 		{"the host of virtual machines", "168.63.129.16"}, {"that of one more cloud", "100.100.100.200"}, {"that of yet another", "192.0.0.192"},
 		{"link-local", "[fe80::1]"}, {"link-local with a zone", "[fe80::1%eth0]"},

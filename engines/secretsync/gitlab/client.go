@@ -135,6 +135,9 @@ func (c *client) list(ctx context.Context, do func(*variable) bool) (http.Header
 		if err != nil {
 			return h, err
 		}
+		if all == nil {
+			return h, destination.UnexpectedResponse(c.Vendor, false)
+		}
 		for i := range all {
 			switch v := &all[i]; {
 			case v.Key == "" || v.Scope == "":

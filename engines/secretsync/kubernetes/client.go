@@ -192,6 +192,7 @@ func (c *client) list(ctx context.Context, do func(*metadata) bool) error {
 			query.Set("continue", next)
 		}
 		var page struct {
+			Kind     string `json:"kind"`
 			Metadata struct {
 				Continue string `json:"continue"`
 			} `json:"metadata"`
@@ -199,6 +200,9 @@ func (c *client) list(ctx context.Context, do func(*metadata) bool) error {
 		}
 		if _, err := c.send(ctx, wire.Call{Method: http.MethodGet, URL: c.secrets + "?" + query.Encode(), Header: http.Header{"Accept": {acceptMetadata}}}, nil, &page); err != nil {
 			return err
+		}
+		if !strings.HasSuffix(page.Kind, "List") { // items are null where there are none
+			return destination.UnexpectedResponse(c.Vendor, false)
 		}
 		for i := range page.Items {
 			m := &page.Items[i].Metadata

@@ -371,3 +371,25 @@ func TestWire(t *testing.T) {
 	_, err := kubernetes.Type.Open(&c, destination.Env{})
 	fails(t, err, destination.Unexpected)
 }
+
+// TestNonsense: a response that is no list is not one without names, as all of which would then have drifted.
+func TestNonsense(t *testing.T) {
+	for _, body := range []string{"null", "{}", `{"items":null}`, `{"kind":"Status","items":[]}`, "[]"} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, body) }))
+		t.Cleanup(server.Close)
+		d := openWith(t, config(), destination.Env{Client: &http.Client{Transport: &http.Transport{}}, URL: server.URL})
+		failed := false
+		for f, err := range d.List(t.Context()) {
+			failed = err != nil
+			if err == nil {
+				t.Errorf("%s has the name %q", body, f.Name)
+			}
+		}
+		if !failed {
+			t.Errorf("%s is taken for a list", body)
+		}
+		if f, err := d.Read(t.Context(), "name"); err == nil {
+			t.Errorf("%s is taken for %+v", body, f)
+		}
+	}
+}

@@ -133,11 +133,14 @@ func (s *Reconciler) PurgeFailure(ctx context.Context, d *state.Destination) (ca
 // ForceDelete forgets a destination with all that is stored about it, on behalf of who. What was synced stays where it is: left are its
 // names, as far as they can be read; unreadable is the number of links that cannot.
 func (s *Reconciler) ForceDelete(ctx context.Context, d *state.Destination, who engines.Principal) (left *state.Orphans, unreadable int, err error) {
-	if left, unreadable, err = s.LeftBehind(ctx, d); err != nil {
+	left, all, unreadable, err := s.leftBehind(ctx, d)
+	if err != nil {
 		return nil, 0, err
 	}
-	if err := s.RecordLeft(ctx, d, who, "", left.Total, left.Names); err != nil {
-		return nil, 0, err
+	for some := range slices.Chunk(all, state.MaxOrphans) {
+		if err := s.RecordLeft(ctx, d, who, "", left.Total, some); err != nil {
+			return nil, 0, err
+		}
 	}
 	// First the destination: running jobs cannot store anything any more.
 	if _, err := s.Host.Store().Commit(ctx, storage.Batch{Deletes: d.Keys()}); err != nil {
@@ -148,28 +151,32 @@ func (s *Reconciler) ForceDelete(ctx context.Context, d *state.Destination, who 
 	return left, unreadable, s.deleteOrphans(context.WithoutCancel(ctx), d.NS, map[string]bool{d.ID: true})
 }
 
-// LeftBehind returns the names that stay at a destination if it is forgotten now, those included that were let go before.
-func (s *Reconciler) LeftBehind(ctx context.Context, d *state.Destination) (*state.Orphans, int, error) {
-	var left state.Orphans
-	if _, err := engines.GetRecord(ctx, s.Host.Store(), state.OrphansKey(d.NS, d.Type, d.Name), &left); err != nil && !s.Unreadable(err) {
-		return nil, 0, err
+// leftBehind returns the names that stay at a destination if it is forgotten now, those included that were let go before. left lists as many
+// of them as it has room for.
+func (s *Reconciler) leftBehind(ctx context.Context, d *state.Destination) (left *state.Orphans, all []state.Orphan, unreadable int, err error) {
+	left = new(state.Orphans)
+	if _, err := engines.GetRecord(ctx, s.Host.Store(), state.OrphansKey(d.NS, d.Type, d.Name), left); err != nil && !s.Unreadable(err) {
+		return nil, nil, 0, err
 	}
+	all = slices.Clone(left.Names)
 	now := time.Now().UTC()
 	mounts := map[string]string{} // paths, by association id
-	_, err := apply.Survey(ctx, s.Syncer, state.Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *state.Association) bool {
+	_, err = apply.Survey(ctx, s.Syncer, state.Area(d.NS, "a/"+d.ID+"/"), func(_ storage.Key, a *state.Association) bool {
 		mounts[a.ID] = a.MountPath
 		return true
 	})
 	if err != nil {
-		return nil, 0, err
+		return nil, nil, 0, err
 	}
+	before := len(all)
 	prefix := state.Area(d.NS, "l/"+d.ID+"/")
-	unreadable, err := apply.Survey(ctx, s.Syncer, prefix, func(key storage.Key, l *state.Link) bool {
+	unreadable, err = apply.Survey(ctx, s.Syncer, prefix, func(key storage.Key, l *state.Link) bool {
 		id, _, _ := strings.Cut(strings.TrimPrefix(string(key), string(prefix)), "/")
-		left.Add(l.Orphans(mounts[id], now)...)
+		all = append(all, l.Orphans(mounts[id], now)...)
 		return true
 	})
-	return &left, unreadable, err
+	left.Add(all[before:]...)
+	return left, all, unreadable, err
 }
 
 func (s *Reconciler) deleteClaim(ctx context.Context, key storage.Key, dest string) error {

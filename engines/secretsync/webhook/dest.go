@@ -68,7 +68,7 @@ type message struct {
 	Name      string  `json:"name"`
 	Owner     string  `json:"owner,omitempty"`
 	Value     *string `json:"value,omitempty"`
-	Version   string  `json:"version,omitempty"` // of the value; also the Idempotency-Key
+	Version   string  `json:"version"` // also the Idempotency-Key, which is not signed
 	Timestamp string  `json:"timestamp"`
 }
 
@@ -83,7 +83,7 @@ func signature(key, body []byte, at time.Time) string {
 
 func (d *dest) send(ctx context.Context, m message, token string) (http.Header, error) {
 	now := time.Now().UTC()
-	m.Timestamp = now.Format(time.RFC3339)
+	m.Version, m.Timestamp = token, now.Format(time.RFC3339)
 	body, err := json.Marshal(m)
 	if err != nil {
 		return nil, destination.InternalError("webhook: a request could not be made")
@@ -133,7 +133,7 @@ func (d *dest) Write(ctx context.Context, it destination.Item, was destination.F
 		return destination.Held{}, reject(destination.BadRequest, "the value is not text in UTF-8")
 	}
 	value := string(it.Value)
-	m := message{Action: actionCreate, Name: it.Name, Owner: it.OwnerTag, Value: &value, Version: it.Token}
+	m := message{Action: actionCreate, Name: it.Name, Owner: it.OwnerTag, Value: &value}
 	switch {
 	case was.State == destination.Absent:
 	case was.OwnerTag == it.OwnerTag:

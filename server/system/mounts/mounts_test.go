@@ -68,6 +68,8 @@ func newRig(t *testing.T) *rig {
 // allow is what a client may do: anything below some paths.
 type allow []string
 
+func (a allow) AllowedAlways(op engines.Operation, path string) bool { return a.Allowed(op, path) }
+
 func (a allow) Allowed(engines.Operation, string) bool { return false }
 func (a allow) Sudo(string) bool                       { return false }
 func (a allow) AnyUnder(prefix string) bool {

@@ -14,7 +14,7 @@ type API struct{ *api.API }
 func (s *API) adopter() *adoption.Adopter { return &adoption.Adopter{Reconciler: s.Reconciler} }
 
 // flags of all routes, as those of destinations.
-const flags = engines.Primary | engines.Active
+const flags = engines.Primary | engines.Active | engines.Strict
 
 // Routes declares the paths below sys/.
 func (s *API) Routes(r *engines.Router) {

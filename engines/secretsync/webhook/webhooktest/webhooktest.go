@@ -93,7 +93,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, bad = time.Parse(time.RFC3339, in.Timestamp)
 	}
 	writes := in.Action == "create" || in.Action == "update" || in.Action == "adopt"
-	if bad != nil || key == "" || r.Header.Get("Content-Type") != "application/json" || writes && (in.Value == nil || in.Version != key) || in.Action != "ping" && (in.Name == "" || in.Owner == "") {
+	if bad != nil || key == "" || r.Header.Get("Content-Type") != "application/json" || writes && in.Value == nil || in.Version != key || in.Action != "ping" && (in.Name == "" || in.Owner == "") {
 		s.t.Errorf("the request is not as documented: action %q", in.Action)
 		w.WriteHeader(http.StatusBadRequest)
 		return
