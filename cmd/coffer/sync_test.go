@@ -117,6 +117,8 @@ func TestSyncCommands(t *testing.T) {
 		{name: "associate below", args: "associate -prefix cloud1-sm/prod secret/team/", last: set + `{"mount":"secret","secret_prefix":"team/"}`},
 		{name: "associate a mount", args: "associate -prefix cloud1-sm/prod secret/", last: set + `{"mount":"secret","secret_prefix":"*"}`},
 		{name: "associate a mount by its accessor", args: "associate -prefix -mount=kv_1 cloud1-sm/prod", last: set + `{"mount":"kv_1","secret_prefix":"*"}`},
+		{name: "associate with values of another shape", args: "associate -value-format=dotenv -rename=password=DB_PASSWORD -rename=a=b=c -mount=m cloud1-sm/prod s", last: set + `{"format":"dotenv","mount":"m","rename":{"a":"b=c","password":"DB_PASSWORD"},"secret_name":"s"}`},
+		{name: "associate with a template of values", args: "associate -value-template={{.Secrets.a}} -rename= -mount=m cloud1-sm/prod s", last: set + `{"mount":"m","rename":{},"secret_name":"s","value_template":"{{.Secrets.a}}"}`},
 		{name: "associate with terms", args: "associate -granularity=secret-key -template={{.SecretKey}} -value-format=raw -include=A* -include=B -exclude=C -deletion-policy=retain -drift-policy=repair -mount=m cloud1-sm/prod s", last: set + `{"deletion_policy":"retain","drift_policy":"repair","exclude":["C"],"format":"raw","granularity":"secret-key","include":["A*","B"],"mount":"m","secret_name":"s","secret_name_template":"{{.SecretKey}}"}`},
 		{name: "associate nothing", args: "associate cloud1-sm/prod", stderr: "name the secret", status: 1},
 		{name: "associate as JSON", args: "associate -format=json -mount=m cloud1-sm/prod s", last: set + `{"mount":"m","secret_name":"s"}`, stdout: `"store_name": "prod"`},
@@ -160,6 +162,7 @@ func TestSyncCommands(t *testing.T) {
 
 		{name: "config", args: "config", last: "GET sys/sync/config", stdout: "queue_capacity    1000000\n"},
 		{name: "config, changed", args: "config disabled=true", last: `PATCH sys/sync/config {"disabled":"true"}`, stdout: "disabled          true\n"},
+		{name: "config of notifications", args: "config notification_url=https://ops.example.com notification_signing_key=0123456789abcdef", last: `PATCH sys/sync/config {"notification_signing_key":"0123456789abcdef","notification_url":"https://ops.example.com"}`},
 		{name: "config, reset", args: "config -reset", last: "DELETE sys/sync/config", stdout: "disabled          false\n"},
 		{name: "config, both", args: "config -reset disabled=true", stderr: "-reset goes without settings", status: 1},
 

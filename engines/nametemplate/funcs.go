@@ -21,6 +21,7 @@ const MaxBytes = 4096
 
 var (
 	errTooMuch = fmt.Errorf("makes more than %d bytes", MaxBytes)
+	errVerb    = errors.New("knows %s, %d, %v, %q, %x and %%, and widths of two digits")
 	errNested  = errors.New("templates in templates (define, block, template) cannot be used here")
 )
 
@@ -120,7 +121,7 @@ var verb = regexp.MustCompile(`%[-+ #0]*[0-9]{0,2}(?:\.[0-9]{0,2})?[sdvqxX%]`)
 
 func sprintf(format string, args ...any) (string, error) {
 	if strings.Contains(verb.ReplaceAllString(format, ""), "%") {
-		return "", errors.New("knows %s, %d, %v, %q, %x and %%, and widths of two digits")
+		return "", errVerb
 	}
 	return limited(fmt.Sprintf(format, args...))
 }

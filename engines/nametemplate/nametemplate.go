@@ -1,4 +1,5 @@
-// Package nametemplate executes the templates in which people say how what engines make is to be named.
+// Package nametemplate executes the templates in which people say how what engines make is to be named, and what value is made of the
+// keys of a secret (value.go).
 //
 // A template is one of the standard library's text/template, of the part of that language that always comes to an end soon: no
 // loops, no templates in templates, and functions whose results are bounded. Its author gets a text that says what is
@@ -17,7 +18,7 @@ import (
 
 const maxTemplateBytes = 4096
 
-// Template is a template that has been checked. Safe for concurrent use.
+// Template is a template of a name that has been checked. Safe for concurrent use.
 type Template struct{ parsed *template.Template }
 
 // Execute fills the template in with a struct that has the fields that Parse was told of.
@@ -42,12 +43,21 @@ func (b *bounded) Write(p []byte) (int, error) {
 // Parse reads a template that may use the given fields of its data, and functions besides those that always make the same of
 // the same: those of Fresh, or nil. Text makes something readable of its error.
 func Parse(text string, fields []string, more template.FuncMap) (*Template, error) {
+	funcs := maps.Clone(stable)
+	maps.Copy(funcs, more)
+	t, err := parsed(text, checker{fields: fields, funcs: funcs})
+	if err != nil {
+		return nil, err
+	}
+	return &Template{t}, nil
+}
+
+// parsed returns a template of which the checker refuses nothing.
+func parsed(text string, c checker) (*template.Template, error) {
 	if len(text) > maxTemplateBytes {
 		return nil, fmt.Errorf("is longer than %d bytes", maxTemplateBytes)
 	}
-	funcs := maps.Clone(stable)
-	maps.Copy(funcs, more)
-	t, err := template.New("").Option("missingkey=error").Funcs(funcs).Parse(text)
+	t, err := template.New("").Option("missingkey=error").Funcs(c.funcs).Parse(text)
 	if err != nil {
 		return nil, err
 	}
@@ -57,10 +67,7 @@ func Parse(text string, fields []string, more template.FuncMap) (*Template, erro
 	if t.Tree == nil { // nothing but comments and blanks
 		return nil, fmt.Errorf("is empty")
 	}
-	if err := (checker{fields, funcs}).node(t.Root); err != nil {
-		return nil, err
-	}
-	return &Template{t}, nil
+	return t, c.node(t.Root)
 }
 
 // builtins are the functions of the language itself that templates may use.
@@ -72,6 +79,7 @@ var builtins = map[string]bool{
 // checker refuses everything in a template that it does not know.
 type checker struct {
 	fields []string
+	maps   string // a field that is a map, of which any key may be used; "": there is none
 	funcs  template.FuncMap
 }
 
@@ -125,6 +133,12 @@ func nodes[N parse.Node](c checker, all []N) error {
 
 // field knows the fields of the data.
 func (c checker) field(path []string) error {
+	if c.maps != "" && path[0] == c.maps {
+		if len(path) == 2 {
+			return nil
+		}
+		return fmt.Errorf(".%s needs one key behind it, such as .%s.password", c.maps, c.maps)
+	}
 	if name := strings.Join(path, "."); !slices.Contains(c.fields, name) {
 		last := len(c.fields) - 1
 		return fmt.Errorf("there is no .%s: there are .%s and .%s", name, strings.Join(c.fields[:last], ", ."), c.fields[last])

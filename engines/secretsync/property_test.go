@@ -266,6 +266,14 @@ func (s *sim) associate() {
 	if s.rng.IntN(4) == 0 {
 		a.Exclude = []string{"l"}
 	}
+	switch s.rng.IntN(8) {
+	case 0:
+		a.Rename = map[string]string{"l": "m"}
+	case 1:
+		a.ValueTemplate = `{{ if has "l" }}{{ .Secrets.l }}/{{ end }}{{ if has "k" }}{{ .Secrets.k | base64 }}{{ else }}none{{ end }}`
+	case 2:
+		a.ValueFormat = template.Dotenv
+	}
 	a.ID = state.AssociationID(d.ID, a.MountUUID, a.Secret, a.Selector)
 	if a.Deletion == state.RetainOnRemoval {
 		s.retains[a.ID] = true

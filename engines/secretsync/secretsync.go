@@ -15,6 +15,7 @@
 //	workqueue   when links are synced, and how often a destination is called
 //	connection  open destinations, and the addresses that they may connect to
 //	index       what the active node keeps in memory
+//	notify      notifications of failures
 //	githubapp   GitHub Apps that destinations sign in as
 //	state       the stored records
 //
@@ -23,22 +24,39 @@
 package secretsync
 
 import (
+	"context"
 	"log/slog"
+	"net/http"
+	"sync"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/api"
 	"github.com/coffer-project/coffer/engines/secretsync/api/adoptions"
+	"github.com/coffer-project/coffer/engines/secretsync/api/config"
 	"github.com/coffer-project/coffer/engines/secretsync/api/githubapps"
 	"github.com/coffer-project/coffer/engines/secretsync/apply"
 	"github.com/coffer-project/coffer/engines/secretsync/connection"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
+	"github.com/coffer-project/coffer/engines/secretsync/notify"
 	"github.com/coffer-project/coffer/engines/secretsync/reconcile"
+	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/status"
 	"github.com/coffer-project/coffer/storage"
 )
 
 // Service is secret sync on one node. Give Changed every change of the feed. Safe for concurrent use.
-type Service struct{ *api.API }
+type Service struct {
+	*api.API
+	notices notify.Sender
+}
+
+// Run syncs, and sends notifications, until ctx ends: see reconcile.Reconciler.Run.
+func (s *Service) Run(ctx context.Context) {
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	sending.Go(func() { s.notices.Run(ctx) })
+	s.API.Run(ctx)
+}
 
 // Options of a Service. Host and Types are required.
 type Options struct {
@@ -53,6 +71,7 @@ type Options struct {
 func (s *Service) Routes(r *engines.Router) {
 	s.API.Routes(r)
 	(&adoptions.API{API: s.API}).Routes(r)
+	(&config.API{Store: storeOf(s.Host)}).Routes(r)
 	(&githubapps.API{Store: storeOf(s.Host), Pool: s.Pool}).Routes(r)
 }
 
@@ -71,5 +90,12 @@ func New(o Options) *Service {
 		types[t.Name] = t
 	}
 	pool := connection.NewPool(connection.Options{Types: types, Operator: o.Operator, Store: storeOf(o.Host), Tokens: o.Host, Log: o.Logger})
-	return &Service{&api.API{Reporter: status.Reporter{Reconciler: reconcile.NewReconciler(apply.NewSyncer(o.Host, pool, o.Logger))}}}
+	syncer := apply.NewSyncer(o.Host, pool, o.Logger)
+	return &Service{
+		API: &api.API{Reporter: status.Reporter{Reconciler: reconcile.NewReconciler(syncer)}},
+		notices: notify.Sender{
+			Batches: &syncer.Notices, Host: o.Host, Config: syncer.Config, Log: o.Logger,
+			Client: func(n *state.Network) (*http.Client, error) { return pool.Client("webhook", n) },
+		},
+	}
 }

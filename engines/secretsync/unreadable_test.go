@@ -8,6 +8,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/api"
+	"github.com/coffer-project/coffer/engines/secretsync/api/config"
 	"github.com/coffer-project/coffer/engines/secretsync/apply"
 	"github.com/coffer-project/coffer/engines/secretsync/reconcile"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
@@ -208,9 +209,10 @@ func TestAConfigurationThatCannotBeRead(t *testing.T) {
 			t.Errorf("%s is there, although the owner of the name is unknown", got)
 		}
 		s.alone("config")
-		_, err := s.svc.ReadConfig(s.ctx(), nil, nil)
+		settings := config.API{Store: s.svc.Host.Store}
+		_, err := settings.Read(s.ctx(), nil, nil)
 		s.refusesToRead(err)
-		_, err = s.svc.ResetConfig(s.ctx(), nil, nil)
+		_, err = settings.Reset(s.ctx(), nil, nil)
 		s.must(err)
 		s.pass(time.Second)
 		if got, _ := s.sites.Site(syncsim.Marked, "m").Get("vault/kv_00000001/a"); got != `{"k":"2"}` {

@@ -175,6 +175,8 @@ var help = map[string]string{
 	"sync_circuit_open":                       "1 while the destination is not called for a while, because calls have failed or it has asked to wait.",
 	"sync_redeploys_total":                    "Redeployments after changes of destinations: deploy hooks called and workflows started, also those that failed.",
 	"sync_redeploy_failures_total":            "Redeployments that failed; they are tried again.",
+	"sync_notifications_total":                "Notifications of failures that the receiver has taken from this node since it started.",
+	"sync_notification_failures_total":        "Notifications of failures that were given up after five attempts, or because the receiver rejects them.",
 	"sync_overwritten_changes_total":          "Changes of other clients to synced names that this node has overwritten or deleted since it started.",
 
 	"quota_rate_limit_violations_total":  "Requests that a rate limit refused on this node.",

@@ -152,12 +152,27 @@ func (s *Adopter) importName(ctx context.Context, in *Import, dest destination.D
 	switch {
 	case err != nil:
 		return "", "", err
-	case had.Version > 0 && plan.SameValue(data, had.Data):
+	case had.Version > 0 && (plan.SameValue(data, had.Data) || s.makes(in, e, had.Data, found.Value)):
 		return Same, "the secret exists already, with the same value", nil
 	case had.Version > 0:
 		return Skip, "the secret exists already with another value, and stays as it is", nil
 	}
 	return s.create(ctx, in, path, e, data)
+}
+
+// makes reports whether an association with the destination makes the value of a name from the data of the entry's secret.
+func (s *Adopter) makes(in *Import, e *Entry, data json.RawMessage, value []byte) bool {
+	rules := s.Pool.Types[in.Dest.Type].Rules
+	src := template.NewSource(in.Dest.Type, in.Dest.Name, s.Host.NamespacePath(in.Dest.NS), in.Dest.NS, in.Mount.Path, in.Mount.Accessor, e.Secret)
+	return slices.ContainsFunc(s.Associations.OfSecret(in.Mount.UUID, e.Secret), func(a *state.Association) bool {
+		if a.Destination != in.Dest.ID {
+			return false
+		}
+		items, err := a.Plan(rules).Items(src, data)
+		return err == nil && slices.ContainsFunc(items, func(it template.Item) bool {
+			return it.Problem == "" && state.Fold(rules, it.Name) == state.Fold(rules, e.Name) && plan.SameValue(it.Value, value)
+		})
+	})
 }
 
 // dataOf returns a value as the data of a secret: a JSON object as it is, any other text under the key "value".

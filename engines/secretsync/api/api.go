@@ -1,4 +1,4 @@
-// Package api serves the paths below sys/sync/: destinations, associations, the configuration, previews and drift. It validates requests,
+// Package api serves the paths below sys/sync/: destinations, associations, previews and drift. It validates requests,
 // stores records and waits a while for the first sync of what it has stored; the syncing itself is package reconcile's. Start reading at
 // API.Routes.
 package api
@@ -21,7 +21,6 @@ const flags = engines.Primary | engines.Active
 
 // Routes declares the paths below sys/.
 func (s *API) Routes(r *engines.Router) {
-	s.configRoutes(r)
 	s.destinationRoutes(r)
 	s.associationRoutes(r)
 	s.stateRoutes(r)

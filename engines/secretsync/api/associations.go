@@ -45,9 +45,11 @@ type associationIn struct {
 	SecretIn
 	Granularity string             `json:"granularity" help:"In place of the destination's: secret-path or secret-key."`
 	Template    string             `json:"secret_name_template" max:"4096" help:"In place of the destination's."`
-	Format      string             `json:"format" help:"json or raw; json for whole secrets and raw for keys, without it."`
+	Format      string             `json:"format" help:"json, raw or dotenv; without it json for whole secrets and raw for keys. dotenv: a line KEY=\"value\" for each key of a whole secret."`
 	Include     engines.StringList `json:"include" max:"200" help:"Only these keys of the secret; * stands for any text."`
 	Exclude     engines.StringList `json:"exclude" max:"200" help:"Not these keys."`
+	Rename      engines.StringMap  `json:"rename" max:"200" help:"What keys of the secret are called at the destination, such as {\"password\": \"DB_PASSWORD\"}. Others keep their names."`
+	Value       string             `json:"value_template" max:"4096" help:"Template of the values, in place of a format: .Secrets.KEY is the value of a key. With granularity secret-key, .SecretValue is that of the key."`
 	Deletion    string             `json:"deletion_policy" default:"delete" enum:"delete,retain" help:"What becomes of what was synced when the secret, or the association, goes."`
 	Drift       string             `json:"drift_policy" default:"report" enum:"report,repair,conflict,ignore" help:"What becomes of changes that other clients make at the destination to names of secret sync. conflict: they are not overwritten."`
 }
@@ -210,7 +212,7 @@ func (s *API) buildAssociation(req *engines.Request, c *Selection, in *associati
 		ID: c.id(), Destination: c.Dest.ID, Type: c.Dest.Type, Name: c.Dest.Name, NS: c.Dest.NS,
 		MountUUID: c.Mount.UUID, Accessor: c.Mount.Accessor, MountPath: c.Mount.Path, Secret: c.Secret, Selector: c.selector,
 		Granularity: in.Granularity, OwnGranularity: in.Granularity != "", Template: in.Template, OwnTemplate: in.Template != "",
-		ValueFormat: in.Format, Include: in.Include, Exclude: in.Exclude, Deletion: in.Deletion, Drift: in.Drift,
+		ValueFormat: in.Format, Include: in.Include, Exclude: in.Exclude, Rename: in.Rename, ValueTemplate: in.Value, Deletion: in.Deletion, Drift: in.Drift,
 		Owner: engines.PrincipalOf(req.Caller), CreatedAt: now, UpdatedAt: now,
 	}
 }

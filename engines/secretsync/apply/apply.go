@@ -20,12 +20,12 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
-	"sync/atomic"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/connection"
 	"github.com/coffer-project/coffer/engines/secretsync/index"
+	"github.com/coffer-project/coffer/engines/secretsync/notify"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 	"github.com/coffer-project/coffer/storage"
@@ -42,7 +42,8 @@ type Syncer struct {
 	Associations index.Associations
 	Capacity     *index.Capacity
 	Gauges       index.Gauges
-	Counts       counts
+	Counts       index.Counts
+	Notices      notify.Batches
 
 	PendingRefresh index.PendingRefresh
 	waiting        index.Waiters
@@ -51,6 +52,7 @@ type Syncer struct {
 // NewSyncer returns a Syncer whose queue is not running.
 func NewSyncer(host engines.Host, pool *connection.Pool, log *slog.Logger) *Syncer {
 	s := &Syncer{Host: host, Log: log, Pool: pool, Capacity: index.NewCapacity()}
+	pool.OnCircuit = s.Notices.Circuit
 	s.Queue.Do, s.Queue.Partition = s.syncJob, func(key state.LinkID) string { return key.Destination }
 	return s
 }
@@ -69,11 +71,6 @@ func (s *Syncer) ForgetAssociation(id string) {
 	s.Gauges.RemoveAssociation(id)
 	s.PendingRefresh.Take(id)
 	s.Associations.Remove(id)
-}
-
-// counts are counters for metrics.
-type counts struct {
-	Written, Deleted, Failed, Conflicts, Drifted, Overwritten, Redeploys, RedeploysFailed atomic.Int64
 }
 
 func (s *Syncer) Config(ctx context.Context) (state.Config, error) {

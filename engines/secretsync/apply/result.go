@@ -260,6 +260,7 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 	if redeploy {
 		s.Redeploys.Push(t.dest.Key(), now.Add(RedeployInterval), false, nil)
 	}
+	s.Notices.Synced(&t.assoc, t.link.Outcome, r.Outcome)
 	s.WakeWaiters(free...)
 	stored := &l
 	if gone {

@@ -38,7 +38,9 @@ type Tokens interface {
 // Pool opens destinations, and keeps each open until its record changes. Safe for concurrent use.
 type Pool struct {
 	Types map[string]destination.Type // by name; do not modify
-	opts  Options
+	// OnCircuit is called when the circuit of a destination opens and when it closes; nil: not. Set it before the first Get.
+	OnCircuit func(ns, name string, c workqueue.Circuit)
+	opts      Options
 
 	mu   sync.Mutex
 	open map[string]*connection // by destination id
@@ -66,7 +68,7 @@ func (p *Pool) Get(d *state.Destination, version storage.Index) (*workqueue.Rate
 	if err != nil {
 		return nil, fmt.Errorf("opening the destination: %w", err)
 	}
-	now := &connection{d.Key(), version, workqueue.NewRateLimited(dest, p.rateOf(p.Types[d.Type]), p.logCircuit(d.NS, d.Type+"/"+d.Name))}
+	now := &connection{d.Key(), version, workqueue.NewRateLimited(dest, p.rateOf(p.Types[d.Type]), p.circuitChanged(d.NS, d.Type+"/"+d.Name))}
 	if old != nil { // its calls end by themselves, and count against the same rate
 		now.dest.Share(old.dest)
 		old.dest.Close() //nolint:errcheck // there is nothing to lose
@@ -83,9 +85,12 @@ func (p *Pool) Get(d *state.Destination, version storage.Index) (*workqueue.Rate
 	return now.dest, nil
 }
 
-// logCircuit returns what logs the changes of a destination's circuit.
-func (p *Pool) logCircuit(ns, name string) func(workqueue.Circuit) {
+// circuitChanged returns what logs and reports the changes of a destination's circuit.
+func (p *Pool) circuitChanged(ns, name string) func(workqueue.Circuit) {
 	return func(c workqueue.Circuit) {
+		if p.OnCircuit != nil {
+			p.OnCircuit(ns, name, c)
+		}
 		if c.Open {
 			p.opts.Log.Warn("calls to a destination have stopped for a while", "namespace", ns, "destination", name, "code", c.Cause.Code, "cause", c.Cause.Text, "until", c.Until.UTC())
 			return

@@ -146,43 +146,65 @@ func metadataClient() *http.Client {
 	}
 }
 
-// environmentOf is what a destination is opened with.
-func (p *Pool) environmentOf(d *state.Destination) (destination.Env, error) {
-	end := p.opts.Operator.Endpoints[d.Type]
+// network is what the connections of a type of destinations, within its network, are made with.
+func (p *Pool) network(typeName string, n *state.Network) (*net.Dialer, *tls.Config, error) {
+	end := p.opts.Operator.Endpoints[typeName]
 	trust := &tls.Config{MinVersion: tls.VersionTLS12}
 	if end.CAFile != "" {
 		pem, err := os.ReadFile(end.CAFile)
 		if err != nil {
-			return destination.Env{}, fmt.Errorf("reading the ca_file of the endpoint %s: %w", d.Type, err)
+			return nil, nil, fmt.Errorf("reading the ca_file of the endpoint %s: %w", typeName, err)
 		}
 		trust.RootCAs = x509.NewCertPool()
 		if !trust.RootCAs.AppendCertsFromPEM(pem) {
-			return destination.Env{}, fmt.Errorf("the ca_file of the endpoint %s holds no certificate", d.Type)
+			return nil, nil, fmt.Errorf("the ca_file of the endpoint %s holds no certificate", typeName)
 		}
 	}
-	g, err := NewGuard(&d.Network, p.opts.Operator.AllowPrivate)
+	g, err := NewGuard(n, p.opts.Operator.AllowPrivate)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second, Control: g.check}, trust, nil
+}
+
+func newClient(dialer *net.Dialer, trust *tls.Config) *http.Client {
+	return &http.Client{
+		Transport: &http.Transport{
+			DialContext: dialer.DialContext, TLSClientConfig: trust.Clone(), ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 8,
+			TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second,
+		},
+		CheckRedirect: func(r *http.Request, via []*http.Request) error {
+			if len(via) >= 5 || r.URL.Host != via[0].URL.Host || r.URL.Scheme != via[0].URL.Scheme {
+				return http.ErrUseLastResponse
+			}
+			return nil
+		},
+	}
+}
+
+// Client returns a client that goes where a destination of a type and with a network may go, and trusts the same certificates.
+func (p *Pool) Client(typeName string, n *state.Network) (*http.Client, error) {
+	dialer, trust, err := p.network(typeName, n)
+	if err != nil {
+		return nil, err
+	}
+	return newClient(dialer, trust), nil
+}
+
+// environmentOf is what a destination is opened with.
+func (p *Pool) environmentOf(d *state.Destination) (destination.Env, error) {
+	dialer, trust, err := p.network(d.Type, &d.Network)
 	if err != nil {
 		return destination.Env{}, err
 	}
-	dialer := &net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second, Control: g.check}
 	var metadata *http.Client
 	if p.allowsEnvironment(d.NS) {
 		metadata = metadataClient()
 	}
+	end := p.opts.Operator.Endpoints[d.Type]
 	return destination.Env{
 		Metadata: metadata,
-		Client: &http.Client{
-			Transport: &http.Transport{
-				DialContext: dialer.DialContext, TLSClientConfig: trust.Clone(), ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 8,
-				TLSHandshakeTimeout: 10 * time.Second, IdleConnTimeout: 90 * time.Second,
-			},
-			CheckRedirect: func(r *http.Request, via []*http.Request) error {
-				if len(via) >= 5 || r.URL.Host != via[0].URL.Host || r.URL.Scheme != via[0].URL.Scheme {
-					return http.ErrUseLastResponse
-				}
-				return nil
-			},
-		},
+		Client:   newClient(dialer, trust),
 		Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
 			return dialer.DialContext(ctx, network, address)
 		},

@@ -25,7 +25,7 @@ func (s *Reconciler) CompleteAssociation(d *state.Destination, a state.Associati
 		return &a, nil
 	}
 	if had != nil {
-		keepUnset(&a, had, given)
+		a.KeepUnset(had, given)
 	}
 	if !a.OwnGranularity {
 		a.Granularity = cmp.Or(d.Granularity, rules.Granularity)
@@ -37,31 +37,6 @@ func (s *Reconciler) CompleteAssociation(d *state.Destination, a state.Associati
 		return nil, engines.Invalid("%s", strings.Join(problems, "; "))
 	}
 	return &a, nil
-}
-
-// keepUnset copies the settings of the stored association that a request does not set.
-func keepUnset(a, had *state.Association, came func(field string) bool) {
-	if !came("granularity") && had.OwnGranularity {
-		a.Granularity, a.OwnGranularity = had.Granularity, true
-	}
-	if !came("secret_name_template") && had.OwnTemplate {
-		a.Template, a.OwnTemplate = had.Template, true
-	}
-	if !came("format") {
-		a.ValueFormat = had.ValueFormat
-	}
-	if !came("include") {
-		a.Include = had.Include
-	}
-	if !came("exclude") {
-		a.Exclude = had.Exclude
-	}
-	if !came("deletion_policy") {
-		a.Deletion = had.Deletion
-	}
-	if !came("drift_policy") {
-		a.Drift = had.Drift
-	}
 }
 
 // PutAssociation completes and stores an association with a pending link, and returns the destination as it is in that transaction.

@@ -172,6 +172,7 @@ func (s *Reconciler) RecordDrift(ctx context.Context, a *state.Association, l *s
 		s.UpdateCounters(a.LinkID(l.Secret), a.MountUUID, &now)
 	}
 	s.Counts.Drifted.Add(found)
+	s.Notices.Drift(a, int(found))
 	if a.Drift == state.DriftRepair {
 		s.Queue.Push(a.LinkID(l.Secret), time.Time{}, true, nil)
 	}

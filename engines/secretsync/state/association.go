@@ -2,6 +2,8 @@ package state
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,8 +49,11 @@ type Association struct {
 	ValueFormat    string   `json:"value_format,omitempty"`
 	Include        []string `json:"include,omitempty"`
 	Exclude        []string `json:"exclude,omitempty"`
-	Deletion       string   `json:"deletion"`
-	Drift          string   `json:"drift"`
+	// See template.Plan.
+	Rename        map[string]string `json:"rename,omitempty"`
+	ValueTemplate string            `json:"value_template,omitempty"`
+	Deletion      string            `json:"deletion"`
+	Drift         string            `json:"drift"`
 	// Owner is the principal that created it, which must be able to read the secret for as long as it is synced.
 	Owner     engines.Principal `json:"owner"`
 	Paused    bool              `json:"paused,omitempty"`
@@ -88,11 +93,52 @@ func (a *Association) IsEnding() bool { return a.Removing || a.Gone }
 
 // RulesHash is a hash of the settings that the names and values of an association depend on.
 func (a *Association) RulesHash() string {
-	return Hash(append(append([]string{a.Granularity, a.Template, a.ValueFormat, "include"}, a.Include...), append([]string{"exclude"}, a.Exclude...)...)...)
+	rules := slices.Concat([]string{a.Granularity, a.Template, a.ValueFormat, "include"}, a.Include, []string{"exclude"}, a.Exclude)
+	if a.ValueTemplate != "" || len(a.Rename) > 0 {
+		values := []string{a.ValueTemplate}
+		for _, key := range slices.Sorted(maps.Keys(a.Rename)) {
+			values = append(values, key, a.Rename[key])
+		}
+		rules = append(rules, "values", Hash(values...))
+	}
+	return Hash(rules...)
 }
 
 func (a *Association) Plan(r destination.Rules) *template.Plan {
-	return &template.Plan{Rules: r, Granularity: a.Granularity, Template: a.Template, Format: a.ValueFormat, Include: a.Include, Exclude: a.Exclude}
+	return &template.Plan{
+		Rules: r, Granularity: a.Granularity, Template: a.Template, Format: a.ValueFormat, Include: a.Include, Exclude: a.Exclude, Rename: a.Rename, ValueTemplate: a.ValueTemplate,
+	}
+}
+
+// KeepUnset copies the settings of the stored association that a request has not given.
+func (a *Association) KeepUnset(had *Association, given func(field string) bool) {
+	if !given("granularity") && had.OwnGranularity {
+		a.Granularity, a.OwnGranularity = had.Granularity, true
+	}
+	if !given("secret_name_template") && had.OwnTemplate {
+		a.Template, a.OwnTemplate = had.Template, true
+	}
+	if !given("format") {
+		a.ValueFormat = had.ValueFormat
+	}
+	if !given("include") {
+		a.Include = had.Include
+	}
+	if !given("exclude") {
+		a.Exclude = had.Exclude
+	}
+	if !given("rename") {
+		a.Rename = had.Rename
+	}
+	if !given("value_template") {
+		a.ValueTemplate = had.ValueTemplate
+	}
+	if !given("deletion_policy") {
+		a.Deletion = had.Deletion
+	}
+	if !given("drift_policy") {
+		a.Drift = had.Drift
+	}
 }
 
 // GetAssociation returns a stored association, nil if there is none.

@@ -17,6 +17,14 @@ type Config struct {
 	QueueCapacity int  `json:"queue_capacity"`
 	// DriftInterval is how often destinations are checked for drift; 0: DefaultDriftInterval.
 	DriftInterval time.Duration `json:"drift_interval,omitempty"`
+	Notifications Notifications `json:"notifications,omitzero"`
+}
+
+// Notifications is where failures are reported to.
+type Notifications struct {
+	URL        string  `json:"url,omitempty"`         // "": nowhere
+	SigningKey string  `json:"signing_key,omitempty"` // "": requests are not signed
+	Network    Network `json:"network,omitzero"`
 }
 
 func (c *Config) RecordFormat() *int { return &c.Format }

@@ -31,6 +31,9 @@ func (s *Reporter) Numbers() map[string]float64 {
 		"sync_overwritten_changes_total": float64(s.Counts.Overwritten.Load()),
 		"sync_redeploys_total":           float64(s.Counts.Redeploys.Load()),
 		"sync_redeploy_failures_total":   float64(s.Counts.RedeploysFailed.Load()),
+		"sync_notifications_total":       float64(s.Notices.Counts.Sent.Load()),
+
+		"sync_notification_failures_total": float64(s.Notices.Counts.Failed.Load()),
 
 		"sync_running": 0,
 	}

@@ -305,6 +305,15 @@ func entry(a *state.Association, m *engines.Mounted, l *state.Link, o state.Outc
 	if a.Selector {
 		e["secret_prefix"] = PrefixText(a)
 	}
+	if a.ValueFormat != "" {
+		e["format"] = a.ValueFormat
+	}
+	if a.ValueTemplate != "" {
+		e["value_template"] = a.ValueTemplate
+	}
+	if len(a.Rename) > 0 {
+		e["rename"] = a.Rename
+	}
 	return e
 }
 

@@ -18,8 +18,9 @@ import (
 
 // The formats of values.
 const (
-	JSON = "json"
-	Raw  = "raw"
+	JSON   = "json"
+	Raw    = "raw"
+	Dotenv = "dotenv" // of whole secrets
 )
 
 // Source is the secret that a name is made for: the fields of templates.
@@ -51,6 +52,10 @@ type Plan struct {
 	// Include and Exclude choose keys by name, with "*" for any text. Without Include all are chosen.
 	Include []string
 	Exclude []string
+	// Rename has what keys are called at the destination, by their own names.
+	Rename map[string]string
+	// ValueTemplate makes the values, in place of a format; "": none.
+	ValueTemplate string
 }
 
 // Item is one name with its value.
@@ -110,9 +115,7 @@ func (p *Plan) Check() (problems []string) {
 	if p.Granularity != "" && p.Granularity != destination.SecretPath && p.Granularity != destination.SecretKey {
 		problems = append(problems, `field "granularity": must be "secret-path" or "secret-key"`)
 	}
-	if p.Format != "" && p.Format != JSON && p.Format != Raw {
-		problems = append(problems, `field "format": must be "json" or "raw"`)
-	}
+	problems = append(problems, p.checkValues()...)
 	for name, globs := range map[string][]string{"include": p.Include, "exclude": p.Exclude} {
 		if slices.Contains(globs, "") {
 			problems = append(problems, fmt.Sprintf("field %q: has an empty name", name))
@@ -197,16 +200,32 @@ func (p *Plan) Items(src Source, data json.RawMessage) ([]Item, error) {
 	if err != nil {
 		return nil, fmt.Errorf("secret_name_template: %s", nametemplate.Text(err))
 	}
+	value, err := p.valueOf(src, secret)
+	if err != nil {
+		return nil, fmt.Errorf("value_template: %s", nametemplate.Text(err))
+	}
 	if !p.Keys() {
-		it := Item{Object: p.format() == JSON}
-		if it.Value, it.Problem = p.whole(secret); it.Problem == "" {
+		it := Item{Object: value == nil && p.format() == JSON}
+		if value == nil {
+			it.Value, it.Problem = p.whole(secret)
+		} else if it.Value, err = value(""); err != nil {
+			return nil, fmt.Errorf("value_template: %s", nametemplate.Text(err))
+		}
+		if it.Problem == "" {
 			it.Problem = p.checkValue(it.Value)
 		}
 		return p.named(t, src, []Item{it})
 	}
 	var items []Item
 	for _, key := range slices.Sorted(maps.Keys(secret)) {
-		it := Item{Key: key, Value: p.one(secret[key])}
+		it := Item{Key: key}
+		if value == nil {
+			it.Value = p.one(secret[key])
+		} else if it.Value, err = value(key); err != nil { // it may be this key
+			it.Problem = "value_template: " + nametemplate.Text(err)
+			items = append(items, it)
+			continue
+		}
 		it.Problem = p.checkValue(it.Value)
 		items = append(items, it)
 	}
@@ -218,7 +237,7 @@ func (p *Plan) named(t *nametemplate.Template, src Source, items []Item) ([]Item
 	taken := map[string]*Item{}
 	for i := range items {
 		it := &items[i]
-		src.SecretKey = it.Key
+		src.SecretKey = p.external(it.Key)
 		name, err := t.Execute(src)
 		if err != nil && !p.Keys() {
 			return nil, fmt.Errorf("secret_name_template: %s", nametemplate.Text(err))
@@ -268,7 +287,13 @@ func (p *Plan) checkValue(value []byte) string {
 
 // whole returns the value of a secret under one name.
 func (p *Plan) whole(secret map[string]json.RawMessage) (value []byte, problem string) {
-	if p.format() == JSON {
+	if secret, problem = p.renamed(secret); problem != "" {
+		return nil, problem
+	}
+	switch p.format() {
+	case Dotenv:
+		return dotenv(secret)
+	case JSON:
 		var b bytes.Buffer
 		enc := json.NewEncoder(&b)
 		enc.SetEscapeHTML(false)
@@ -288,15 +313,10 @@ func (p *Plan) whole(secret map[string]json.RawMessage) (value []byte, problem s
 
 // one returns the value of one key.
 func (p *Plan) one(v json.RawMessage) []byte {
-	var text string
-	if p.format() == Raw && json.Unmarshal(v, &text) == nil && string(v) != "null" {
-		return []byte(text)
+	if p.format() == Raw {
+		return []byte(text(v))
 	}
-	var compact bytes.Buffer
-	if json.Compact(&compact, v) != nil {
-		return v
-	}
-	return compact.Bytes()
+	return compact(v)
 }
 
 func (p *Plan) chosen(key string) bool {

@@ -12,12 +12,10 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/destination/wire"
+	"github.com/coffer-project/coffer/engines/secretsync/webhook/signature"
 )
 
-const (
-	minKey     = 16
-	maxHeaders = 20
-)
+const maxHeaders = 20
 
 // Config says where the receiver is, and how it recognises requests.
 type Config struct {
@@ -31,7 +29,7 @@ var headerName = regexp.MustCompile("^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 
 // ownHeaders are those that callers of the API cannot set.
 var ownHeaders = []string{
-	"Connection", "Content-Length", "Content-Type", "Content-Encoding", "Host", "Idempotency-Key", "Te", "Trailer", "Transfer-Encoding", "Upgrade", headerSignature,
+	"Connection", "Content-Length", "Content-Type", "Content-Encoding", "Host", "Idempotency-Key", "Te", "Trailer", "Transfer-Encoding", "Upgrade", signature.Header,
 }
 
 // Check implements destination.Config.
@@ -49,8 +47,8 @@ func (c *Config) Check() (problems []string) {
 	}
 	if p := wire.CredentialProblem(c.SigningKey.Reveal()); p != "" {
 		problems = append(problems, "signing_key "+p)
-	} else if len(c.SigningKey.Reveal()) < minKey {
-		problems = append(problems, fmt.Sprintf("signing_key must have at least %d bytes", minKey))
+	} else if len(c.SigningKey.Reveal()) < signature.MinKey {
+		problems = append(problems, fmt.Sprintf("signing_key must have at least %d bytes", signature.MinKey))
 	}
 	if _, p := c.headers(); p != "" {
 		problems = append(problems, "headers "+p)

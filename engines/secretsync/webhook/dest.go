@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"context"
-	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,13 +9,13 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/destination/wire"
+	"github.com/coffer-project/coffer/engines/secretsync/webhook/signature"
 )
 
 // Actions of requests.
@@ -27,8 +26,6 @@ const (
 	actionDelete = "delete" // the name has no other owner, or the receiver answers 409; 404 is fine
 	actionPing   = "ping"   // nothing changes
 )
-
-const headerSignature = "Coffer-Signature"
 
 // dest is one receiver. Safe for concurrent use.
 type dest struct {
@@ -72,15 +69,6 @@ type message struct {
 	Timestamp string  `json:"timestamp"`
 }
 
-// signature signs a body that is sent at a time: the header Coffer-Signature.
-func signature(key, body []byte, at time.Time) string {
-	seconds := strconv.FormatInt(at.Unix(), 10)
-	mac := hmac.New(sha256.New, key)
-	mac.Write([]byte(seconds + "."))
-	mac.Write(body)
-	return "t=" + seconds + ",v1=" + hex.EncodeToString(mac.Sum(nil))
-}
-
 func (d *dest) send(ctx context.Context, m message, token string) (http.Header, error) {
 	now := time.Now().UTC()
 	m.Version, m.Timestamp = token, now.Format(time.RFC3339)
@@ -90,7 +78,7 @@ func (d *dest) send(ctx context.Context, m message, token string) (http.Header, 
 	}
 	resp, err := d.Do(ctx, wire.Call{
 		Method: d.method, URL: d.url, Body: body, Writes: m.Action != actionPing,
-		Header: http.Header{headerSignature: {signature(d.key, body, now)}, "Idempotency-Key": {token}},
+		Header: http.Header{signature.Header: {signature.Of(d.key, body, now)}, "Idempotency-Key": {token}},
 	})
 	if err != nil {
 		return nil, err

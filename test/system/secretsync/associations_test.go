@@ -200,6 +200,9 @@ func TestAssociation(t *testing.T) {
 		}{
 			{object{"format": "raw"}, "one"}, {object{"format": "json"}, `{"only":"one"}`}, {object{"granularity": "secret-key"}, `"one"`},
 			{object{"format": "raw"}, "one"}, {object{"granularity": nil, "format": nil}, `{"only":"one"}`},
+			{object{"rename": object{"only": "ONE"}}, `{"ONE":"one"}`}, {object{"format": "dotenv"}, "ONE=\"one\"\n"},
+			{object{"rename": nil, "format": nil, "value_template": "{{ .Secrets.only | uppercase }}/{{ .SecretPath }}"}, "ONE/formats"},
+			{object{"value_template": nil}, `{"only":"one"}`},
 		} {
 			e := only(t, s.associate(d, "kv", "formats", test.change))
 			if !strings.Contains(e.Status, "SYNC") {
@@ -215,6 +218,8 @@ func TestAssociation(t *testing.T) {
 			})
 		}
 		s.rejected(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "formats", "format": "xml"}, "format")
+		s.rejected(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "formats", "value_template": "{{ .Only }}"}, "value_template")
+		s.rejected(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "formats", "rename": object{"only": ""}}, "rename")
 		s.rejected(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "formats", "granularity": "all"}, "granularity")
 		s.rejected(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "formats", "deletion_policy": "x"}, "deletion_policy")
 		s.rejected(400, "POST", d+"/associations/set", object{"mount": "kv", "secret_name": "formats", "drift_policy": "x"}, "drift_policy")

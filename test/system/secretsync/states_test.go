@@ -41,6 +41,12 @@ func TestState(t *testing.T) {
 		equal(t, "an interval", s.must("PATCH", path, object{"drift_interval": "15m"}), object{"disabled": true, "drift_interval": 900, "queue_capacity": 2})
 		equal(t, "its default", s.must("PATCH", path, object{"drift_interval": nil}), object{"disabled": true, "drift_interval": 3600, "queue_capacity": 2})
 		s.rejected(400, "PATCH", path, object{"drift_interval": "1s"}, "drift_interval")
+		s.rejected(400, "PATCH", path, object{"notification_url": "http://ops.example.com"}, "notification_url")
+		equal(t, "a receiver", s.must("PATCH", path, object{"notification_url": "https://ops.example.com", "notification_signing_key": "0123456789abcdef"}), object{
+			"disabled": true, "drift_interval": 3600, "queue_capacity": 2, "notification_url": "https://ops.example.com", "notification_signing_key": "*****",
+		})
+		s.rejected(400, "PATCH", path, object{"notification_url": "https://other.example.com"}, "notification_signing_key")
+		equal(t, "none", s.must("PATCH", path, object{"notification_url": nil}), object{"disabled": true, "drift_interval": 3600, "queue_capacity": 2})
 		equal(t, "null", s.must("PATCH", path, object{"disabled": nil}), object{"disabled": false, "drift_interval": 3600, "queue_capacity": 2})
 		s.rejected(400, "PATCH", path, object{"queue_capacity": 0}, "queue_capacity")
 		s.rejected(400, "PATCH", path, object{"disabled": "perhaps"}, "disabled")

@@ -34,7 +34,7 @@ Examples:
 		if err != nil {
 			return err
 		}
-		if err := addRules(c, body); err != nil {
+		if err := addRules(ctx, c, body); err != nil {
 			return err
 		}
 		a, err := postTo(ctx, c, p, "/plan", body)

@@ -92,25 +92,30 @@ type status struct {
 
 // entry is a secret, or one of its keys, at a destination.
 type entry struct {
-	Destination     string     `json:"destination"`
-	Accessor        string     `json:"accessor"`
-	Mount           string     `json:"mount"`
-	Secret          string     `json:"secret_name"`
-	Key             string     `json:"sub_key"`
-	Prefix          string     `json:"secret_prefix,omitempty"`
-	ExternalName    string     `json:"external_name,omitempty"`
-	ExternalVersion string     `json:"external_version,omitempty"`
-	Status          string     `json:"sync_status"`
-	Code            string     `json:"code,omitempty"`
-	Cause           string     `json:"cause,omitempty"`
-	Adopting        bool       `json:"adopting,omitempty"`
-	Drift           string     `json:"drift,omitempty"`
-	Version         int        `json:"version"`
-	Attempts        int        `json:"attempts"`
-	UpdatedAt       *time.Time `json:"updated_at,omitempty"`
-	LastSuccess     *time.Time `json:"last_success,omitempty"`
-	LastAttempt     *time.Time `json:"last_attempt,omitempty"`
-	NextRetry       *time.Time `json:"next_retry,omitempty"`
+	Destination     string `json:"destination"`
+	Accessor        string `json:"accessor"`
+	Mount           string `json:"mount"`
+	Secret          string `json:"secret_name"`
+	Key             string `json:"sub_key"`
+	Prefix          string `json:"secret_prefix,omitempty"`
+	ExternalName    string `json:"external_name,omitempty"`
+	ExternalVersion string `json:"external_version,omitempty"`
+	Status          string `json:"sync_status"`
+	Code            string `json:"code,omitempty"`
+	Cause           string `json:"cause,omitempty"`
+	Adopting        bool   `json:"adopting,omitempty"`
+	Drift           string `json:"drift,omitempty"`
+
+	Format        string            `json:"format,omitempty"`
+	Rename        map[string]string `json:"rename,omitempty"`
+	ValueTemplate string            `json:"value_template,omitempty"`
+
+	Version     int        `json:"version"`
+	Attempts    int        `json:"attempts"`
+	UpdatedAt   *time.Time `json:"updated_at,omitempty"`
+	LastSuccess *time.Time `json:"last_success,omitempty"`
+	LastAttempt *time.Time `json:"last_attempt,omitempty"`
+	NextRetry   *time.Time `json:"next_retry,omitempty"`
 }
 
 // readStatus reads the associations that a response shows.

@@ -13,6 +13,7 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/kv"
 	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/columns"
+	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/config"
 	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/githubapps"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
@@ -32,7 +33,7 @@ Examples:
   $ coffer sync associate cloud1-sm/prod secret/app
   $ coffer sync status -watch`,
 		destinationsCommand(), githubapps.Command(), associateCommand(), dissociateCommand(), statusCommand(), planCommand(), driftCommand(), adoptCommand(), importCommand(),
-		retryCommand(), pauseCommand(true), pauseCommand(false), historyCommand(), configCommand())
+		retryCommand(), pauseCommand(true), pauseCommand(false), historyCommand(), config.Command())
 }
 
 // destination is the type and the name of one, as an argument has them.
@@ -136,7 +137,9 @@ func ruleFlags() []cli.Flag {
 		mountFlag(), prefixFlag(),
 		&cli.StringFlag{Name: "granularity", Usage: "one name for a secret, or one for each of its keys, as `secret-path|secret-key`; without it as the destination has it"},
 		&cli.StringFlag{Name: "template", Usage: "`TEMPLATE` of the names there; without it that of the destination"},
-		&cli.StringFlag{Name: "value-format", Usage: "write values as `json|raw`"},
+		&cli.StringFlag{Name: "value-format", Usage: "write values as `json|raw|dotenv`"},
+		&cli.StringFlag{Name: "value-template", Usage: "`TEMPLATE` of the values, in place of a format; @FILE reads it"},
+		&cli.StringSliceFlag{Name: "rename", Usage: "call a key something else there, as `KEY=NAME`; repeatable"},
 		&cli.StringSliceFlag{Name: "include", Usage: "only the keys `NAME`, in which * is any text; repeatable"},
 		&cli.StringSliceFlag{Name: "exclude", Usage: "not the keys `NAME`; repeatable"},
 		&cli.StringFlag{Name: "deletion-policy", Usage: "what becomes of what is there when the secret goes, `delete|retain`"},
@@ -145,7 +148,7 @@ func ruleFlags() []cli.Flag {
 }
 
 // addRules puts the terms of an association into a request.
-func addRules(c *command.Call, body map[string]any) error {
+func addRules(ctx context.Context, c *command.Call, body map[string]any) error {
 	for flag, field := range map[string]string{
 		"granularity": "granularity", "template": "secret_name_template", "value-format": "format", "deletion-policy": "deletion_policy", "drift-policy": "drift_policy",
 	} {
@@ -162,7 +165,25 @@ func addRules(c *command.Call, body map[string]any) error {
 			body[flag] = keys
 		}
 	}
-	return nil
+	if c.IsSet("rename") {
+		names := map[string]string{}
+		for _, pair := range c.StringSlice("rename") {
+			key, name, ok := strings.Cut(pair, "=")
+			if _, twice := names[key]; pair != "" && (!ok || key == "" || name == "" || twice) {
+				return command.Usagef("-rename takes KEY=NAME, once for each key; -rename= alone gives all keys their own names again")
+			}
+			if names[key] = name; pair == "" {
+				names = map[string]string{}
+			}
+		}
+		body["rename"] = names
+	}
+	if !c.IsSet("value-template") {
+		return nil
+	}
+	text, err := c.Expand(ctx, c.String("value-template"))
+	body["value_template"] = text
+	return err
 }
 
 func associateCommand() *cli.Command {
@@ -189,7 +210,7 @@ Examples:
 		if len(body) == 0 {
 			return command.Usagef("name the secret, or -mount and -prefix for all of a mount")
 		}
-		if err := addRules(c, body); err != nil {
+		if err := addRules(ctx, c, body); err != nil {
 			return err
 		}
 		a, err := postTo(ctx, c, p, "/associations/set", body)
@@ -368,37 +389,5 @@ Examples:
 			rows = append(rows, []string{table.Text(m["at"]), columns.Dashed(m["version"]), columns.Dashed(m["done"]), table.Text(m["sync_status"]), columns.Dashed(m["code"]), columns.Dashed(m["cause"])})
 		}
 		return columns.Print(c, []string{"At", "Version", "Done", "Status", "Code", "Cause"}, rows)
-	})
-}
-
-func configCommand() *cli.Command {
-	return command.New(command.Spec{
-		Name: "config", Args: "[KEY=VALUE …]", Max: -1, Usage: "show or change how secret sync works as a whole",
-		Help: `Shows the configuration of secret sync, or changes it: "disabled" stops all syncing until it is false again, "queue_capacity" bounds how
-much may be associated, "drift_interval" is how often destinations are checked for drift. -reset goes back to the defaults. In the root
-namespace only.
-
-Examples:
-
-  $ coffer sync config
-  $ coffer sync config disabled=true
-  $ coffer sync config drift_interval=15m
-  $ coffer sync config -reset`,
-		Flags: []cli.Flag{&cli.BoolFlag{Name: "reset", Usage: "go back to the defaults"}, command.FieldFlag()},
-	}, func(ctx context.Context, c *command.Call) error {
-		data, err := c.ParseData(ctx, c.Args().Slice())
-		if err != nil {
-			return err
-		}
-		r := command.Request{Method: http.MethodGet, Path: apiPath + "config"}
-		switch {
-		case c.Bool("reset") && len(data) > 0:
-			return command.Usagef("-reset goes without settings")
-		case c.Bool("reset"):
-			r.Method = http.MethodDelete
-		case len(data) > 0:
-			r.Method, r.Body = http.MethodPatch, data
-		}
-		return c.PrintOr(c.Send(ctx, r))
 	})
 }

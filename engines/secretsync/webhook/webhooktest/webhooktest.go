@@ -60,8 +60,17 @@ func (s *Server) Get(name string) (string, bool) {
 	return e.value, ok
 }
 
-// verified reports whether a body was signed, within the last five minutes.
-func verified(header string, body []byte) bool {
+// Calls returns the requests that were accepted, as "action name", and forgets them.
+func (s *Server) Calls() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := s.calls
+	s.calls = nil
+	return out
+}
+
+// Verified reports whether a body was signed with Key, within the last five minutes.
+func Verified(header string, body []byte) bool {
 	at, sum, ok := strings.Cut(strings.TrimPrefix(header, "t="), ",v1=")
 	seconds, err := strconv.ParseInt(at, 10, 64)
 	if !ok || err != nil || time.Since(time.Unix(seconds, 0)).Abs() > 5*time.Minute {
@@ -79,7 +88,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	if !verified(r.Header.Get("Coffer-Signature"), body) || r.Header.Get("Authorization") != Secret {
+	if !Verified(r.Header.Get("Coffer-Signature"), body) || r.Header.Get("Authorization") != Secret {
 		w.WriteHeader(http.StatusUnauthorized)
 		return
 	}
