@@ -38,7 +38,7 @@ func documentedAlerts(t *testing.T) (all []alert) {
 		minutes, _ := strconv.Atoi(m[5])
 		all = append(all, alert{strings.TrimPrefix(m[2], "coffer_"), m[1] != "", m[3] != "", above, time.Duration(minutes) * time.Minute})
 	}
-	if len(all) != 9 {
+	if len(all) != 10 {
 		t.Fatalf("docs/sync.md has %d alerts that can be read: %+v", len(all), all)
 	}
 	return all
@@ -204,7 +204,7 @@ func TestAnOutageSaysWhy(t *testing.T) {
 				time.Sleep(time.Second) // the circuit is open for longer
 				backing := regexp.MustCompile(`^[^;]+; backing off until \d\d:\d\d:\d\d UTC$`)
 				all := r.entriesOf(d)
-				if len(all) != 9 {
+				if len(all) != 10 {
 					t.Fatalf("%d entries", len(all))
 				}
 				for name, e := range all {

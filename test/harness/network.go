@@ -80,7 +80,7 @@ func (w *Network) state(from, to string) (open bool, delay time.Duration, change
 // front starts the proxy of a node and returns its address.
 func (w *Network) front(n *Node) string {
 	w.t.Helper()
-	addr := fmt.Sprintf("127.0.0.1:%d", freePort(w.t))
+	addr := fmt.Sprintf("127.0.0.1:%d", FreePort(w.t))
 	l, err := net.Listen("tcp4", addr)
 	if err != nil {
 		w.t.Fatalf("%v", err)

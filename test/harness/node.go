@@ -43,8 +43,8 @@ type Node struct {
 func newNode(c *Cluster, id string) *Node {
 	c.t.Helper()
 	n := &Node{ID: id, c: c, HTTP: c.httpClient(), binary: c.opts.Binary}
-	n.api = fmt.Sprintf("127.0.0.1:%d", freePort(c.t))
-	n.cluster = fmt.Sprintf("127.0.0.1:%d", freePort(c.t))
+	n.api = fmt.Sprintf("127.0.0.1:%d", FreePort(c.t))
+	n.cluster = fmt.Sprintf("127.0.0.1:%d", FreePort(c.t))
 	n.dialled = n.cluster
 	n.URL = "https://" + n.api
 	if c.opts.Plain {

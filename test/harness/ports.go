@@ -6,10 +6,10 @@ import (
 	"net"
 )
 
-// freePort returns a TCP port on loopback that stays this test's own, also while no node listens on it: the
+// FreePort returns a TCP port on loopback that stays this test's own, also while no node listens on it: the
 // UDP port of the same number is held until the test ends, and every user of this package does the same. The
 // ports are below those that the kernel gives to outgoing connections.
-func freePort(t TB) int {
+func FreePort(t TB) int {
 	t.Helper()
 	for range 200 {
 		port := 12000 + rand.IntN(18000)

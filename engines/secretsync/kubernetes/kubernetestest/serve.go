@@ -270,9 +270,11 @@ func (s *Server) patch(w http.ResponseWriter, r *http.Request, namespace string,
 	}
 	problem := in.problem()
 	switch {
-	case in.Metadata.UID != now.UID || in.Metadata.ResourceVersion != now.Version:
+	case in.Metadata.Name != now.Name:
+		fail(w, http.StatusBadRequest, "BadRequest", "", "the name of the object does not match the name on the URL")
+	case in.Metadata.ResourceVersion != now.Version:
 		fail(w, http.StatusConflict, "Conflict", "secrets", "the object has been modified; please apply your changes to the latest version and try again")
-	case problem != "" || in.Type != now.Type || in.Metadata.Name != now.Name || now.Immutable:
+	case problem != "" || in.Metadata.UID != now.UID || in.Type != now.Type || now.Immutable:
 		fail(w, http.StatusUnprocessableEntity, "Invalid", "Secret", "Secret is invalid: "+problem)
 	default:
 		next := *now
@@ -297,7 +299,7 @@ func (s *Server) remove(w http.ResponseWriter, r *http.Request, namespace string
 	}
 	p := in.Preconditions
 	if p.UID != nil && *p.UID != now.UID || p.ResourceVersion != nil && *p.ResourceVersion != now.Version {
-		fail(w, http.StatusConflict, "Conflict", "secrets", "the UID or the ResourceVersion in the precondition does not match")
+		fail(w, http.StatusConflict, "Conflict", "Secret", "the UID or the ResourceVersion in the precondition does not match")
 		return
 	}
 	if now.Finalizers {

@@ -60,15 +60,6 @@ func (s *Server) Get(name string) (string, bool) {
 	return e.value, ok
 }
 
-// Calls returns the requests that were accepted, as "action name", and forgets them.
-func (s *Server) Calls() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := s.calls
-	s.calls = nil
-	return out
-}
-
 // Verified reports whether a body was signed with Key, within the last five minutes.
 func Verified(header string, body []byte) bool {
 	at, sum, ok := strings.Cut(strings.TrimPrefix(header, "t="), ",v1=")
