@@ -8,6 +8,7 @@ package nametemplate
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -81,17 +82,28 @@ type checker struct {
 	fields []string
 	maps   string // a field that is a map, of which any key may be used; "": there is none
 	funcs  template.FuncMap
+	within bool // a with, where "." is one field
+}
+
+// whole refuses all of the data in one, if a map is among it.
+func (c checker) whole(name string) error {
+	if c.maps == "" || name == "." && c.within || name != "." && name != "$" {
+		return nil
+	}
+	return fmt.Errorf("%q alone stands for everything: name a field, such as .%s.password", name, c.maps)
 }
 
 func (c checker) node(n parse.Node) error {
 	switch n := n.(type) {
-	case *parse.TextNode, *parse.CommentNode, *parse.DotNode, *parse.NilNode, *parse.BoolNode, *parse.NumberNode, *parse.StringNode:
+	case *parse.DotNode:
+		return c.whole(".")
+	case *parse.TextNode, *parse.CommentNode, *parse.NilNode, *parse.BoolNode, *parse.NumberNode, *parse.StringNode:
 		return nil
 	case *parse.FieldNode:
 		return c.field(n.Ident)
 	case *parse.VariableNode:
 		if len(n.Ident) == 1 {
-			return nil
+			return c.whole(n.Ident[0])
 		}
 		return c.field(n.Ident[1:])
 	case *parse.IdentifierNode:
@@ -113,7 +125,9 @@ func (c checker) node(n parse.Node) error {
 	case *parse.IfNode:
 		return nodes(c, []parse.Node{n.Pipe, n.List, n.ElseList})
 	case *parse.WithNode:
-		return nodes(c, []parse.Node{n.Pipe, n.List, n.ElseList})
+		within := c
+		within.within = true
+		return cmp.Or(nodes(c, []parse.Node{n.Pipe, n.ElseList}), within.node(n.List))
 	case *parse.TemplateNode:
 		return errNested
 	case *parse.RangeNode:

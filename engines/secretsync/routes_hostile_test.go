@@ -205,8 +205,8 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 		}
 		r.Fails(engines.KindInvalid, engines.Update, "sync/destinations/"+syncsim.Marked+"/new", map[string]any{"site": "one", "enterprise_url": "https://x.example"})
 		r.Fails(engines.KindNotFound, engines.Read, "sync/destinations/"+syncsim.Marked+"/new", nil)
-		text := r.Fails(engines.KindInvalid, engines.Update, d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a", "value_template": "{{ . }}"})
-		if !strings.Contains(text, `not supported: "value_template"`) || len(r.entries(d)) != 0 {
+		text := r.Fails(engines.KindInvalid, engines.Update, d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a", "value_transform": "{{ . }}"})
+		if !strings.Contains(text, `not supported: "value_transform"`) || len(r.entries(d)) != 0 {
 			t.Errorf("the refusal says %q", text)
 		}
 	})

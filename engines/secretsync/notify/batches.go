@@ -35,8 +35,8 @@ type event struct {
 	Secrets int       `json:"secrets,omitempty"` // of conflict and failure
 }
 
-// place is a destination.
-type place struct{ ns, name string }
+// subject is a destination.
+type subject struct{ ns, name string }
 
 // maxEvents bounds the events of a batch. The oldest go.
 const maxEvents = 50
@@ -45,9 +45,9 @@ const maxEvents = 50
 type Batches struct {
 	Counts Counts
 
-	mu      sync.Mutex
-	byPlace map[place][]event
-	wake    func()
+	mu        sync.Mutex
+	bySubject map[subject][]event
+	wake      func()
 }
 
 // Circuit adds that the circuit of a destination has opened or closed.
@@ -56,13 +56,13 @@ func (b *Batches) Circuit(ns, name string, c workqueue.Circuit) {
 	if c.Open {
 		e.Event, e.Code, e.Until = circuitOpened, c.Cause.Code, c.Until.UTC()
 	}
-	b.add(place{ns, name}, e)
+	b.add(subject{ns, name}, e)
 }
 
 // Drift adds that a check has found names changed or missing which it had not found before; 0: nothing.
 func (b *Batches) Drift(a *state.Association, names int) {
 	if names > 0 {
-		b.add(place{a.NS, a.Type + "/" + a.Name}, event{Event: drift, At: time.Now().UTC(), Names: names})
+		b.add(subject{a.NS, a.Type + "/" + a.Name}, event{Event: drift, At: time.Now().UTC(), Names: names})
 	}
 }
 
@@ -79,23 +79,23 @@ func (b *Batches) Synced(a *state.Association, before, now state.Outcome) {
 	default:
 		return
 	}
-	b.add(place{a.NS, a.Type + "/" + a.Name}, e)
+	b.add(subject{a.NS, a.Type + "/" + a.Name}, e)
 }
 
-func (b *Batches) add(p place, e event) {
+func (b *Batches) add(p subject, e event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.wake == nil { // nothing is sent from here
 		return
 	}
-	events := b.byPlace[p]
+	events := b.bySubject[p]
 	if i := slices.IndexFunc(events, func(of event) bool { return of.Event == e.Event && of.Code == e.Code && of.Names+of.Secrets > 0 }); i >= 0 {
 		events[i].Names += e.Names
 		events[i].Secrets += e.Secrets
 		return
 	}
 	events = append(events, e)
-	b.byPlace[p] = events[max(0, len(events)-maxEvents):]
+	b.bySubject[p] = events[max(0, len(events)-maxEvents):]
 	b.wake()
 }
 
@@ -103,43 +103,43 @@ func (b *Batches) add(p place, e event) {
 func (b *Batches) start(wake func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.byPlace, b.wake = map[place][]event{}, wake
+	b.bySubject, b.wake = map[subject][]event{}, wake
 }
 
 // stop drops all events.
 func (b *Batches) stop() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.byPlace, b.wake = nil, nil
+	b.bySubject, b.wake = nil, nil
 }
 
-// places returns the destinations with events, and since when they have some.
-func (b *Batches) places() map[place]time.Time {
+// subjects returns the destinations with events, and since when they have some.
+func (b *Batches) subjects() map[subject]time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	out := make(map[place]time.Time, len(b.byPlace))
-	for p, events := range b.byPlace {
+	out := make(map[subject]time.Time, len(b.bySubject))
+	for p, events := range b.bySubject {
 		out[p] = events[0].At
 	}
 	return out
 }
 
 // take returns the events of a destination, which has none then.
-func (b *Batches) take(p place) []event {
+func (b *Batches) take(p subject) []event {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	events := b.byPlace[p]
-	delete(b.byPlace, p)
+	events := b.bySubject[p]
+	delete(b.bySubject, p)
 	return events
 }
 
 func (b *Batches) takeAll() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	clear(b.byPlace)
+	clear(b.bySubject)
 }
 
-func comparePlaces(a, b place) int {
+func compareSubjects(a, b subject) int {
 	if c := strings.Compare(a.ns, b.ns); c != 0 {
 		return c
 	}

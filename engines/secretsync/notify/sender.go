@@ -33,9 +33,9 @@ type Sender struct {
 	Client func(n *state.Network) (*http.Client, error)
 	Log    *slog.Logger
 
-	messages map[place]*message // those of the last minute, and those that are not sent yet
-	failures int                // of the receiver, in a row
-	resumeAt time.Time          // when the receiver is called again after a failure
+	messages map[subject]*message // those of the last minute, and those that are not sent yet
+	failures int                  // of the receiver, in a row
+	resumeAt time.Time            // when the receiver is called again after a failure
 }
 
 const (
@@ -78,7 +78,7 @@ func (s *Sender) Run(ctx context.Context) {
 		}
 	})
 	defer s.Batches.stop()
-	s.messages, s.failures, s.resumeAt = map[place]*message{}, 0, time.Time{}
+	s.messages, s.failures, s.resumeAt = map[subject]*message{}, 0, time.Time{}
 	for {
 		next := s.sendDue(ctx)
 		var timer <-chan time.Time // never, without next
@@ -102,7 +102,7 @@ func (s *Sender) sendDue(ctx context.Context) (next time.Time) {
 		}
 	}
 	s.takeDue()
-	for _, p := range slices.SortedFunc(maps.Keys(s.messages), comparePlaces) {
+	for _, p := range slices.SortedFunc(maps.Keys(s.messages), compareSubjects) {
 		m := s.messages[p]
 		if m.body == nil {
 			continue
@@ -131,7 +131,7 @@ func (s *Sender) sendDue(ctx context.Context) (next time.Time) {
 			soonest(s.resumeAt)
 		}
 	}
-	for p, since := range s.Batches.places() {
+	for p, since := range s.Batches.subjects() {
 		if m := s.messages[p]; m == nil || m.body == nil {
 			soonest(s.dueAt(p, since))
 		}
@@ -140,7 +140,7 @@ func (s *Sender) sendDue(ctx context.Context) (next time.Time) {
 }
 
 // dueAt returns when the events of a destination, which has some since a time, are due.
-func (s *Sender) dueAt(p place, since time.Time) time.Time {
+func (s *Sender) dueAt(p subject, since time.Time) time.Time {
 	at := since.Add(gather)
 	if last := s.messages[p]; last != nil && last.at.Add(interval).After(at) {
 		return last.at.Add(interval)
@@ -151,8 +151,8 @@ func (s *Sender) dueAt(p place, since time.Time) time.Time {
 // takeDue makes messages of the batches that are due.
 func (s *Sender) takeDue() {
 	now := time.Now()
-	maps.DeleteFunc(s.messages, func(_ place, m *message) bool { return m.body == nil && !now.Before(m.at.Add(interval)) })
-	for p, since := range s.Batches.places() {
+	maps.DeleteFunc(s.messages, func(_ subject, m *message) bool { return m.body == nil && !now.Before(m.at.Add(interval)) })
+	for p, since := range s.Batches.subjects() {
 		if last := s.messages[p]; last != nil && last.body != nil || now.Before(s.dueAt(p, since)) {
 			continue
 		}
@@ -168,7 +168,7 @@ func (s *Sender) takeDue() {
 }
 
 // record records the outcome of an attempt.
-func (s *Sender) record(p place, m *message, err error) {
+func (s *Sender) record(p subject, m *message, err error) {
 	if m.at = time.Now(); err == nil {
 		m.body, s.failures = nil, 0
 		s.Batches.Counts.Sent.Add(1)

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,6 +23,7 @@ import (
 
 // receiver answers requests, and keeps them.
 type receiver struct {
+	mu     sync.Mutex
 	began  time.Time
 	status func() int // nil: 204
 	got    []string
@@ -29,6 +31,8 @@ type receiver struct {
 }
 
 func (r *receiver) RoundTrip(req *http.Request) (*http.Response, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	var b body
 	raw, err := io.ReadAll(req.Body)
 	if err == nil {
@@ -52,6 +56,13 @@ func (r *receiver) RoundTrip(req *http.Request) (*http.Response, error) {
 		h.Set("Retry-After", "90")
 	}
 	return &http.Response{StatusCode: code, Header: h, Body: http.NoBody, Request: req}, nil
+}
+
+// restart forgets what was received, and has requests answered with a status from now on.
+func (r *receiver) restart(status func() int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.began, r.got, r.status = time.Now(), nil, status
 }
 
 // inBubble runs a test with a sender that runs, and the receiver of its requests.
@@ -82,6 +93,8 @@ func pass(d time.Duration) {
 
 func (r *receiver) wants(t *testing.T, want ...string) {
 	t.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if !slices.Equal(r.got, want) {
 		t.Errorf("received %q, want %q", r.got, want)
 	}
@@ -132,12 +145,12 @@ func TestBatches(t *testing.T) {
 func TestRetries(t *testing.T) {
 	inBubble(t, func(b *Batches, r *receiver, _ *state.Config, _ *syncsim.World) {
 		fails := 2
-		r.status = func() int {
+		r.restart(func() int {
 			if fails--; fails >= 0 {
 				return http.StatusInternalServerError
 			}
 			return http.StatusOK
-		}
+		})
 		b.Drift(first, 1)
 		pass(3 * time.Second)
 		b.Drift(first, 2)
@@ -147,7 +160,7 @@ func TestRetries(t *testing.T) {
 			t.Errorf("the ids are %q", r.ids)
 		}
 
-		r.got, r.began, fails = nil, time.Now(), 1000
+		r.restart(func() int { return http.StatusInternalServerError })
 		b.Drift(first, 1)
 		pass(24 * time.Hour)
 		r.wants(t, "2s test/a: drift  1", "12s test/a: drift  1", "32s test/a: drift  1", "1m12s test/a: drift  1", "2m32s test/a: drift  1")
@@ -155,8 +168,7 @@ func TestRetries(t *testing.T) {
 			t.Errorf("%d sent, %d failed", sent, failed)
 		}
 
-		r.got, r.began = nil, time.Now()
-		r.status = func() int { return http.StatusBadRequest }
+		r.restart(func() int { return http.StatusBadRequest })
 		b.Drift(first, 1)
 		pass(24 * time.Hour)
 		r.wants(t, "2s test/a: drift  1") // it is rejected
@@ -165,7 +177,7 @@ func TestRetries(t *testing.T) {
 		}
 	})
 	inBubble(t, func(b *Batches, r *receiver, _ *state.Config, _ *syncsim.World) {
-		r.status = func() int { r.status = nil; return http.StatusServiceUnavailable }
+		r.restart(func() int { r.status = nil; return http.StatusServiceUnavailable })
 		b.Drift(first, 1)
 		b.Drift(second, 1)
 		pass(time.Hour)
@@ -198,7 +210,7 @@ func TestABatchIsBounded(t *testing.T) {
 		b.Circuit("root", "test/a", broken)
 		b.Circuit("root", "test/a", workqueue.Circuit{})
 	}
-	if got := b.take(place{"root", "test/a"}); len(got) != maxEvents || got[maxEvents-1].Event != circuitClosed {
+	if got := b.take(subject{"root", "test/a"}); len(got) != maxEvents || got[maxEvents-1].Event != circuitClosed {
 		t.Errorf("%d events", len(got))
 	}
 }

@@ -120,6 +120,9 @@ func TestCheckOfValues(t *testing.T) {
 		"an unknown field":           {template.Plan{ValueTemplate: "{{ .Password }}"}, `field "value_template": there is no .Password: there are`},
 		"the value of no key":        {template.Plan{ValueTemplate: "{{ .SecretValue }}"}, `field "value_template": there is no .SecretValue`},
 		"no key of the secret":       {template.Plan{ValueTemplate: "{{ .Secrets }}"}, `field "value_template": .Secrets needs one key behind it, such as .Secrets.password`},
+		"everything":                 {template.Plan{ValueTemplate: "{{ . }}"}, `field "value_template": "." alone stands for everything: name a field, such as .Secrets.password`},
+		"everything, by another way": {template.Plan{ValueTemplate: "{{ with .SecretPath }}{{ print $ }}{{ end }}"}, `field "value_template": "$" alone`},
+		"one field":                  {template.Plan{ValueTemplate: "{{ with $x := .Secrets.a }}{{ . }}{{ $x }}{{ $.Secrets.b }}{{ else }}none{{ end }}"}, ""},
 		"too deep":                   {template.Plan{ValueTemplate: "{{ .Secrets.a.b }}"}, `field "value_template": .Secrets needs one key`},
 		"a loop":                     {template.Plan{ValueTemplate: "{{ range .Secrets }}{{ end }}"}, `field "value_template": loops (range) cannot be used here`},
 		"the environment":            {template.Plan{ValueTemplate: `{{ env "HOME" }}`}, `field "value_template": 1: function "env" not defined`},
@@ -183,4 +186,39 @@ func TestDotenv(t *testing.T) {
 	if items, err := p.Items(source, json.RawMessage(`{"A":"hid\u0000den"}`)); err != nil || !strings.Contains(items[0].Problem, "has a zero byte") || strings.Contains(items[0].Problem, "hid") {
 		t.Errorf("%q, %v", shown(items), err)
 	}
+}
+
+// FuzzValueTemplate: a template comes to an end, makes the same of the same, and its error tells no value.
+func FuzzValueTemplate(f *testing.F) {
+	for _, text := range []string{
+		"{{ .Secrets.user }}:{{ urlencode .Secrets.pass }}", `{{ get .Secrets.user }}`, `{{ printf "%d" .Secrets.pass }}`, `{{ truncate .Secrets.pass 3 }}`, `{{ if lt .Secrets.pass 3 }}{{ end }}`,
+		`{{ with .Secrets.pass }}{{ .x }}{{ end }}`, `{{ replace "" "x" .Secrets.pass }}`, `{{ $x := .Secrets.pass }}{{ $x | json | sha256 }}`, `{{ len .Secrets.pass }}`, `{{ eq .Secrets.pass 1 }}`, `{{ not (has .Secrets.pass) }}`,
+	} {
+		f.Add(text, false)
+		f.Add(text, true)
+	}
+	const hidden = "Hidden-Value-0123456789"
+	f.Fuzz(func(t *testing.T, text string, keys bool) {
+		p := template.Plan{Rules: rules(false), ValueTemplate: text}
+		if keys {
+			p.Granularity = destination.SecretKey
+		}
+		if len(p.Check()) > 0 {
+			return
+		}
+		data := json.RawMessage(`{"user":"` + hidden + `","pass":"` + hidden + hidden + `"}`)
+		items, err := p.Items(source, data)
+		again, _ := p.Items(source, data)
+		if !slices.Equal(shown(items), shown(again)) {
+			t.Errorf("%q, then %q", shown(items), shown(again))
+		}
+		if err != nil && strings.Contains(err.Error(), hidden) {
+			t.Errorf("the error tells a value: %v", err)
+		}
+		for _, it := range items {
+			if strings.Contains(it.Problem, hidden) {
+				t.Errorf("the problem tells a value: %s", it.Problem)
+			}
+		}
+	})
 }
