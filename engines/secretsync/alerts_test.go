@@ -204,7 +204,7 @@ func TestAnOutageSaysWhy(t *testing.T) {
 				time.Sleep(time.Second) // the circuit is open for longer
 				backing := regexp.MustCompile(`^[^;]+; backing off until \d\d:\d\d:\d\d UTC$`)
 				all := r.entriesOf(d)
-				if len(all) != 10 {
+				if len(all) != 9 {
 					t.Fatalf("%d entries", len(all))
 				}
 				for name, e := range all {

@@ -28,7 +28,7 @@ func (s *API) Routes(r *engines.Router) {
 	engines.On(r, engines.Read, pattern, "Read the configuration of secret sync.", flags, api.WithClientErrors(s.Read))
 	engines.On(r, engines.Patch, pattern, "Change the configuration of secret sync; null goes back to the default.", flags|engines.Strict, api.WithClientErrors(s.write))
 	engines.On(r, engines.Update, pattern, "Change the configuration of secret sync.", flags|engines.Strict, api.WithClientErrors(s.write))
-	engines.On(r, engines.Delete, pattern, "Go back to the defaults.", flags, api.WithClientErrors(s.Reset))
+	engines.On(r, engines.Delete, pattern, "Go back to the defaults.", flags|engines.Strict, api.WithClientErrors(s.Reset))
 }
 
 // EmptyIn is the input of requests without fields.
