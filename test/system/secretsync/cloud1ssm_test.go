@@ -112,7 +112,7 @@ func TestCloud1SSM(t *testing.T) {
 			t.Errorf("its tags are %+v, %v", tags, err)
 		}
 	})
-	t.Run("what docs/sync.md allows is what is called", func(t *testing.T) {
+	t.Run("what docs/sync-destinations.md allows is what is called", func(t *testing.T) {
 		p := newParameters(t, emulator)
 		var mu sync.Mutex
 		called := map[string]bool{}
@@ -148,7 +148,7 @@ func TestCloud1SSM(t *testing.T) {
 		defer mu.Unlock()
 		_, statements := documented(t, "cloud1-ssm")
 		if got, want := slices.Sorted(maps.Keys(called)), actionsOf(statements); !slices.Equal(got, want) {
-			t.Errorf("called are %q, docs/sync.md allows %q", got, want)
+			t.Errorf("called are %q, docs/sync-destinations.md allows %q", got, want)
 		}
 	})
 }

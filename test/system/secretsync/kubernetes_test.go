@@ -43,7 +43,7 @@ type apiServer struct {
 	ca     string // PEM
 	client *http.Client
 	admin  string // a token that may do everything
-	role   string // the Role that docs/sync.md wants, YAML
+	role   string // the Role that docs/sync-destinations.md wants, YAML
 	spaces int    // namespaces made
 }
 
@@ -128,22 +128,22 @@ func daemon(t *testing.T, dir, name string, args ...string) {
 
 func loopback(t *testing.T) string { return fmt.Sprintf("127.0.0.1:%d", harness.FreePort(t)) }
 
-// documentedRole returns the Role that docs/sync.md wants for the destination.
+// documentedRole returns the Role that docs/sync-destinations.md wants for the destination.
 func documentedRole(t *testing.T) string {
 	t.Helper()
 	root, err := harness.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(root, "docs", "sync.md"))
+	page, err := os.ReadFile(filepath.Join(root, "docs", "sync-destinations.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, after, _ := strings.Cut(string(page), "\n### kubernetes")
+	_, after, _ := strings.Cut(string(page), "\nType `kubernetes`")
 	_, after, _ = strings.Cut(after, "\n```yaml\n")
 	role, _, found := strings.Cut(after, "```")
 	if !found || !strings.Contains(role, "kind: Role\n") || !strings.Contains(role, "namespace: shop}") {
-		t.Fatalf("docs/sync.md does not say which Role Kubernetes has to have: %q", role)
+		t.Fatalf("docs/sync-destinations.md does not say which Role Kubernetes has to have: %q", role)
 	}
 	return role
 }
@@ -358,7 +358,7 @@ func (n *space) Fail(f desttest.Fault) { n.faults.Set(f) }
 func (n *space) Secrets() []string { return []string{n.token} }
 
 // TestKubernetes runs the suite, and what is Kubernetes' own, on its API server, with a token of a service account that may do
-// what docs/sync.md says.
+// what docs/sync-destinations.md says.
 func TestKubernetes(t *testing.T) {
 	k := newAPIServer(t)
 	t.Run("suite", func(t *testing.T) {
@@ -515,7 +515,7 @@ func TestKubernetes(t *testing.T) {
 			verbs := strings.Split(list, ", ")
 			checks := map[string]string{"get": "read", "list": "list", "create": "create", "patch": "write", "delete": "delete"}
 			if len(verbs) != len(checks) {
-				t.Fatalf("the Role of docs/sync.md has the verbs %q", list)
+				t.Fatalf("the Role of docs/sync-destinations.md has the verbs %q", list)
 			}
 			for i, verb := range verbs {
 				rest := strings.Join(slices.Delete(slices.Clone(verbs), i, i+1), ", ")
