@@ -22,7 +22,7 @@ func BenchmarkRead(b *testing.B) {
 	in.must(in.root, engines.Update, "secret/data/app", `{"data":{"user":"shop","password":"correct-horse"}}`)
 	in.must(in.root, engines.Update, "sys/policies/acl/reader", `{"policy":"path \"secret/data/*\" { capabilities = [\"read\"] }"}`)
 	token := in.token("reader")
-	api := httpapi.New(httpapi.Options{Backend: in.Server, Observe: in.Observe})
+	api := httpapi.New(httpapi.Options{Requests: in.Requests(), Backend: in.Server, Observe: in.Observe})
 	r := httptest.NewRequest(http.MethodGet, "/v1/secret/data/app", nil)
 	r.Header.Set("X-Vault-Token", token)
 	w := discard{http.Header{}}

@@ -46,7 +46,7 @@ func (s *Subscribers) Announce(changes ...Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ch := range changes {
-		var touched []string
+		touched := make([]string, 0, 4) // most changes are of one area
 		for i := range ch.Entries {
 			if area := ch.Entries[i].Key.Area(); !slices.Contains(touched, area) {
 				touched = append(touched, area)

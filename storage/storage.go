@@ -145,8 +145,13 @@ func (b *Batch) Keys() []Key {
 
 // Writes reports whether the batch puts or deletes a key with one of these prefixes.
 func (b *Batch) Writes(prefixes ...Key) bool {
-	for _, key := range b.Keys()[:len(b.Puts)+len(b.Deletes)] {
-		for _, prefix := range prefixes {
+	for _, prefix := range prefixes {
+		for i := range b.Puts {
+			if strings.HasPrefix(string(b.Puts[i].Key), string(prefix)) {
+				return true
+			}
+		}
+		for _, key := range b.Deletes {
 			if strings.HasPrefix(string(key), string(prefix)) {
 				return true
 			}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"time"
 
@@ -210,8 +209,8 @@ func decodeRecord(value []byte) (*record, error) {
 	count := d.numbers(uint64(len(d.rest) / 4))[0] // a version is at least four bytes
 	r.versions = make([]version, 0, count+1)       // room for one more, which a write adds
 	last := uint32(0)
-	each := []uint64{uint64(r.current), math.MaxInt64, math.MaxInt64, flagDestroyed}
-	for n := range slices.Chunk(d.numbers(slices.Repeat(each, int(count))...), len(each)) {
+	for range count {
+		n := d.numbers(uint64(r.current), math.MaxInt64, math.MaxInt64, flagDestroyed)
 		v := version{number: uint32(n[0]), created: instant(n[1]), deletion: instant(n[2]), destroyed: n[3] != 0}
 		if v.number <= last {
 			d.failed = true

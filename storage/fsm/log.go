@@ -99,8 +99,11 @@ type priors struct {
 
 // look notes the positions of the keys that are about to be written, each the first time that the entry touches it.
 func (p *priors) look(w *boltstore.Writer, op *logpb.Op) error {
+	if p.log == nil {
+		return nil
+	}
 	for _, key := range keysOf(op)[len(op.Reads):] {
-		if _, ok := p.held[key]; ok || p.log == nil || !p.log.Keeps(key) {
+		if _, ok := p.held[key]; ok || !p.log.Keeps(key) {
 			continue
 		}
 		h, err := w.Header(key)
