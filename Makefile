@@ -62,7 +62,7 @@ lint: build ## formatting, both go.mod, NOTICE, the libraries in the binary, vet
 	.ci/tools/libraries.sh bin/coffer
 	@.ci/tools/notice.sh | cmp - NOTICE || { echo "run .ci/tools/notice.sh >NOTICE"; exit 1; }
 	go vet $(ALL)
-	go vet -tags=e2e ./test/system/saml ./test/system/cloud ./test/system/secretsync ./engines/secretsync/repohost ./engines/secretsync/webhost
+	go vet -tags=e2e ./test/system/saml ./test/system/cloud ./test/system/plugin ./test/system/secretsync ./engines/secretsync/repohost ./engines/secretsync/webhost
 	@if command -v staticcheck >/dev/null; then staticcheck $(ALL); fi
 
 .PHONY: fuzz
