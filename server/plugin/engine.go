@@ -105,7 +105,7 @@ func (e *engine) delegate(path string) *engines.Router {
 	if !e.host.active() {
 		return e.away
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), e.host.openTimeout())
+	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()
 	b, err := e.backend(ctx)
 	if err != nil {

@@ -24,7 +24,7 @@ type Options struct {
 	Shipped   []*Plugin     // that come with the server: ReadManifest
 	User      *process.User // of the processes; nil: the server's
 	TempDir   string
-	Version   string // of the server, as plugins are told
+	Version   string // of the server, as plugins see it
 	Limits    process.Limits
 	Logger    *slog.Logger
 	// System is what a mount's plugin may know.
@@ -45,8 +45,9 @@ type Host struct {
 	log  *slog.Logger
 
 	mu        sync.Mutex
-	processes map[string]*shared // by what is run
-	engines   map[string]*engine // by the UUID of the mount
+	starting  map[string]*sync.Mutex // by what is run: held while it starts, so that others do not wait for it
+	processes map[string]*shared     // by what is run
+	engines   map[string]*engine     // by the UUID of the mount
 }
 
 // shared is a process that several mounts use.
@@ -61,7 +62,7 @@ func New(o Options) *Host {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Host{opts: o, log: o.Logger, processes: map[string]*shared{}, engines: map[string]*engine{}}
+	return &Host{opts: o, log: o.Logger, starting: map[string]*sync.Mutex{}, processes: map[string]*shared{}, engines: map[string]*engine{}}
 }
 
 func (h *Host) active() bool                          { return h.opts.Node.Active() }
@@ -69,7 +70,7 @@ func (h *Host) secondary() bool                       { return h.opts.Node.Secon
 func (h *Host) system(m engines.Mount) backend.System { return h.opts.System(m) }
 
 // openTimeout is how long a request waits for its plugin to start.
-func (h *Host) openTimeout() time.Duration { return 15 * time.Second }
+const openTimeout = 15 * time.Second
 
 // Factory implements mount.Plugins. An engine takes the place of the one that its mount had before.
 func (h *Host) Factory(auth bool, name, version string) engines.Factory {
@@ -102,16 +103,12 @@ func (h *Host) process(ctx context.Context, ref Ref) (*shared, error) {
 	if err != nil {
 		return nil, err
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if s := h.processes[p.processKey()]; s != nil {
-		select {
-		case <-s.Done():
-			delete(h.processes, p.processKey())
-		default:
-			s.users++
-			return s, nil
-		}
+	key := p.processKey()
+	starting := h.startingLock(key)
+	starting.Lock()
+	defer starting.Unlock()
+	if s := h.share(key); s != nil {
+		return s, nil
 	}
 	program, err := process.Open(h.opts.Directory, p.Command, p.SHA256)
 	if err != nil {
@@ -126,11 +123,40 @@ func (h *Host) process(ctx context.Context, ref Ref) (*shared, error) {
 		return nil, err
 	}
 	h.log.Info("plugin started", "plugin", ref.String(), "shared_by_mounts", started.Multiplexed)
-	s := &shared{Process: started, key: p.processKey(), users: 1}
+	s := &shared{Process: started, key: key, users: 1}
 	if started.Multiplexed {
-		h.processes[s.key] = s
+		h.mu.Lock()
+		h.processes[key] = s
+		h.mu.Unlock()
 	}
 	return s, nil
+}
+
+func (h *Host) startingLock(key string) *sync.Mutex {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.starting[key] == nil {
+		h.starting[key] = new(sync.Mutex)
+	}
+	return h.starting[key]
+}
+
+// share returns the running process with a key, for one more mount; nil if there is none.
+func (h *Host) share(key string) *shared {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.processes[key]
+	if s == nil {
+		return nil
+	}
+	select {
+	case <-s.Done():
+		delete(h.processes, key)
+		return nil
+	default:
+		s.users++
+		return s
+	}
 }
 
 // release ends a process that no mount uses any more.

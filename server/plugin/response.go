@@ -86,7 +86,7 @@ func leaseOf(s *pb.Secret) (*engines.Lease, error) {
 	if data := s.GetInternalData(); data == "" || data == "null" || data == "{}" { // nothing is to be revoked
 		return &engines.Lease{TTL: time.Duration(o.GetTTL())}, nil
 	}
-	internal, err := json.Marshal(kept{Data: raw1(s.GetInternalData())})
+	internal, err := json.Marshal(kept{Data: rawJSON(s.GetInternalData())})
 	return &engines.Lease{
 		TTL: time.Duration(o.GetTTL()), MaxTTL: time.Duration(o.GetMaxTTL()), Renewable: o.GetRenewable(), Kind: leaseKind, Internal: internal,
 	}, err
@@ -105,7 +105,7 @@ type kept struct {
 	Period      time.Duration     `json:"period,omitempty"`
 }
 
-func raw1(text string) json.RawMessage {
+func rawJSON(text string) json.RawMessage {
 	if text == "" {
 		return nil
 	}
@@ -116,7 +116,7 @@ func (e *engine) login(path string, a *pb.Auth) (*engines.Login, error) {
 	policies := a.GetPolicies()
 	token := tokenFields(a)
 	internal, err := json.Marshal(kept{
-		At: time.Now(), Path: path, Data: raw1(a.GetInternalData()), DisplayName: a.GetDisplayName(), Policies: policies, Metadata: a.GetMetadata(),
+		At: time.Now(), Path: path, Data: rawJSON(a.GetInternalData()), DisplayName: a.GetDisplayName(), Policies: policies, Metadata: a.GetMetadata(),
 		Alias: a.GetAlias().GetName(), Period: time.Duration(a.GetPeriod()),
 	})
 	if err != nil {

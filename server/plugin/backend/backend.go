@@ -31,7 +31,7 @@ type Setup struct {
 	Options map[string]string
 	Storage storage.Store // of the mount, and nothing else
 	System  System
-	// Version of the server, as plugins are told.
+	// Version of the server, as plugins see it.
 	Version string
 }
 

@@ -28,7 +28,7 @@ type System interface {
 	Cluster() (name, id string)
 }
 
-// Entity is a user or workload, as plugins are told.
+// Entity is a user or workload, as plugins see it.
 type Entity struct {
 	ID, Name, NamespaceID string
 	Disabled              bool

@@ -56,7 +56,7 @@ type Options struct {
 	Env     []string // "NAME=value": all that it has, besides what the protocol needs
 	User    *User    // nil: the server's
 	TempDir string   // where the directory of its sockets is made; "": the system's
-	Version string   // of the server, as plugins are told
+	Version string   // of the server, as plugins see it
 	Limits  Limits
 	Logger  *slog.Logger
 }
