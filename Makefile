@@ -6,9 +6,9 @@ TALLY := go run ./test/tally
 # Both modules: tests that have dependencies of their own are in test/, whose go.work joins the two.
 export GOWORK := $(CURDIR)/test/go.work
 ALL := ./... ./test/...
-# The packages whose tests take longest begin first, so that none of them is left alone at the end; those that wait for servers
+# The packages of test/ whose tests take longest begin first, so that none of them is left alone at the end; those that wait for servers
 # take turns with those that calculate.
-LONGEST := ./test/system/hostile ./test/system/replication ./test/system/cli ./test/chaos ./test/system/conformance ./test/system/security ./test/system/secretsync
+LONGEST := ./test/system/hostile ./test/system/replication ./test/system/security ./test/system/cli ./test/chaos ./test/system/conformance ./test/system/secretsync ./test/system/plugin ./test/system/cloud
 # The tests of test/system that do more with COFFER_CHAOS=long; `make test` has done the others. They report no times, so two packages
 # run at once.
 LONG := TestHostile|TestStorm|TestSwitchOverUnderWrites|TestEnableInterrupted|TestAlertsFire|TestCloudCrash|TestCloudStatic|TestFrozenLeaderRevokesNothing|TestKilledWhileSyncing
@@ -41,10 +41,11 @@ check: ## in a minute or so: formatting, vet, what may import what, and the test
 	COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-50} go test -short -vet=off -json ./... | $(TALLY)
 
 .PHONY: test
-test: ## every test, with the race detector, also in the servers that tests start
+test: ## every test, with the race detector: the tests beside the code have it, and the servers that the tests in test/ start
 	$(MAKE) --no-print-directory -j2 bin/coffer-race build
-	GOGC=$${GOGC:-1200} COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-100} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race COFFER_TEST_CLIENT=$(CURDIR)/bin/coffer GORACE=$${GORACE:-atexit_sleep_ms=0} \
-		go test $(RACE) -p=$(PACKAGES) -vet=off -shuffle=on -timeout=10m -json $(LONGEST) $(ALL) | $(TALLY)
+	@status=0; export GOGC=$${GOGC:-1200} COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-100} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race COFFER_TEST_CLIENT=$(CURDIR)/bin/coffer GORACE=$${GORACE:-atexit_sleep_ms=0}; set -x; \
+	{ go test -p=$(PACKAGES) -vet=off -shuffle=on -timeout=10m -json $(LONGEST) ./test/... || status=1; \
+	go test $(RACE) -p=$(PACKAGES) -vet=off -shuffle=on -timeout=10m -json ./... || status=1; exit $$status; } | $(TALLY)
 
 .PHONY: simulate
 simulate: ## replication, and secret sync, by seed: 20,000 of them; COFFER_SIM_SEEDS=n for more, COFFER_SIM_SEED=n for one and its trace
@@ -62,7 +63,7 @@ lint: build ## formatting, both go.mod, NOTICE, the libraries in the binary, vet
 	.ci/tools/libraries.sh bin/coffer
 	@.ci/tools/notice.sh | cmp - NOTICE || { echo "run .ci/tools/notice.sh >NOTICE"; exit 1; }
 	go vet $(ALL)
-	go vet -tags=e2e ./test/system/saml ./test/system/cloud ./test/system/plugin ./test/system/secretsync ./engines/secretsync/repohost ./engines/secretsync/webhost
+	go vet -tags=e2e ./test/system/saml ./test/system/cloud ./test/system/kubernetes ./test/system/plugin ./test/system/secretsync ./engines/secretsync/repohost ./engines/secretsync/webhost
 	@if command -v staticcheck >/dev/null; then staticcheck $(ALL); fi
 
 .PHONY: fuzz
@@ -70,7 +71,7 @@ fuzz: ## every fuzz target for 10 s; FUZZTIME=1m for longer
 	test/fuzz.sh $${FUZZTIME:-10s}
 
 .PHONY: e2e
-e2e: build ## clients in other languages, the web UI in a real browser, real SAML identity providers, cloud credentials and secret sync against an emulator, secret sync against Kubernetes' API server (needs Node.js; installs the rest)
+e2e: build ## clients in other languages, the web UI in a real browser, real SAML identity providers, cloud credentials and secret sync against an emulator, secret sync against Kubernetes' API server, plugins against an OpenID provider, Kubernetes' API server and OpenLDAP (needs Node.js; installs the rest)
 	test/e2e/run
 
 .PHONY: chaos

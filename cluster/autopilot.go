@@ -1,8 +1,6 @@
 package cluster
 
 import (
-	"time"
-
 	"github.com/hashicorp/raft"
 
 	"github.com/coffer-project/coffer/storage"
@@ -40,16 +38,11 @@ func (n *Node) updateHealth(nodes []NodeInfo) {
 func (n *Node) promote(nodes []NodeInfo) {
 	lost := n.raft.Transport().Acked.Losses()
 	for _, info := range nodes {
-		if info.Voter || info.Unverified || lost[raft.ServerID(info.ID)] > 0 || !info.Healthy || !n.health.Stabilized(info.ID) {
+		if info.Voter || !mayVote(info, lost) || !n.health.Stabilized(info.ID) {
 			continue
 		}
-		err := n.raft.Change(n.ctx, func(r *raft.Raft, t time.Duration) raft.Future {
-			return r.AddVoter(raft.ServerID(info.ID), raft.ServerAddress(info.ClusterAddr), 0, t)
-		})
-		if err != nil {
+		if err := n.addVoter(n.ctx, info); err != nil {
 			n.log.Warn("giving a node its vote", "node", string(info.ID), "err", err)
-		} else {
-			n.log.Info("a node votes now", "node", string(info.ID))
 		}
 		return
 	}

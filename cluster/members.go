@@ -81,10 +81,7 @@ func (n *Node) RemovePeer(ctx context.Context, id NodeID) error {
 		return err
 	}
 	if id == n.opts.ID {
-		if err := n.TransferLeadership(ctx); err != nil {
-			return fmt.Errorf("this node leads, and cannot hand over: %w", err)
-		}
-		return storage.ErrReadOnly
+		return n.handOver(ctx)
 	}
 	if !n.raft.IsMember(id) {
 		if _, left := n.identity.Trust().Members[id]; !left {

@@ -27,6 +27,7 @@ import (
 
 // Node is a running member. Safe for concurrent use.
 type Node struct {
+	runner
 	raft     *consensus.Runner
 	opts     Options
 	log      *slog.Logger
@@ -62,6 +63,29 @@ type Node struct {
 	closeErr  error         // valid then
 }
 
+// runner is what the consensus.Runner does for a node's users.
+type runner interface {
+	// Committer works on the leader. It returns when the local state machine has applied the batch.
+	storage.Committer
+	// ReadIndex returns once local reads cover every write that was acknowledged anywhere in the cluster before
+	// the call, and the index they cover at least. It works on every node. storage.ErrUnavailable: there is no
+	// leader, or leadership could not be confirmed in time.
+	ReadIndex(ctx context.Context) (storage.Index, error)
+	// IsLeader reports whether this node leads and has applied everything earlier leaders committed. It can be
+	// wrong for as long as a lost leader does not know: ReadIndex is the proof.
+	IsLeader() bool
+	// LeaderChanges signals, level-triggered with capacity 1, that IsLeader or Leader may have changed. The
+	// channel is never closed and has one consumer.
+	LeaderChanges() <-chan struct{}
+	// State returns Raft's word for the node's role: "Leader", "Follower", "Candidate" or "Shutdown".
+	State() string
+	// Bootstrap makes this node the only voter of a new cluster. If the node already has a cluster nothing happens.
+	Bootstrap(ctx context.Context) error
+	// TransferLeadership hands leadership to the voter that is furthest ahead, or to another one if that does not take it.
+	// storage.ErrUnavailable: there is none, or none took it.
+	TransferLeadership(ctx context.Context) error
+}
+
 // Open starts the node: it listens, opens and verifies the log, and takes part in the cluster that the log
 // or the state machine knows, or that PeersFile gives it. A node that knows none waits for Bootstrap or for a
 // leader to add it. A damaged or missing log is a *storage.CorruptError.
@@ -82,6 +106,7 @@ func Open(o Options) (*Node, error) {
 	settings := o.settings()
 	settings.Members, settings.States = &n.health, n.states
 	n.raft = consensus.New(settings)
+	n.runner = n.raft
 	n.ctx = n.raft.Context()
 	n.registry, n.identity, err = registry.Open(registry.Options{
 		ID: o.ID, Key: o.Key, CA: o.CA, Trust: o.Trust, Records: o.Records, Raft: n.raft, Logger: o.Logger,
@@ -143,38 +168,6 @@ func Open(o Options) (*Node, error) {
 	n.log.Info("cluster node started", "node", string(o.ID), "address", n.addr, "index", n.raft.Raft().LastIndex())
 	return n, nil
 }
-
-// Commit implements storage.Committer on the leader: see there for the errors. It returns when the local
-// state machine has applied the batch.
-func (n *Node) Commit(ctx context.Context, b storage.Batch) (storage.Index, error) {
-	return n.raft.Commit(ctx, b)
-}
-
-// ReadIndex returns once local reads cover every write that was acknowledged anywhere in the cluster before
-// the call, and the index they cover at least. It works on every node. storage.ErrUnavailable: there is no
-// leader, or leadership could not be confirmed in time.
-func (n *Node) ReadIndex(ctx context.Context) (storage.Index, error) { return n.raft.ReadIndex(ctx) }
-
-// IsLeader reports whether this node leads and has applied everything earlier leaders committed. It can be
-// wrong for as long as a lost leader does not know: ReadIndex is the proof.
-func (n *Node) IsLeader() bool {
-	_, leads := n.raft.Leads()
-	return leads
-}
-
-// LeaderChanges signals, level-triggered with capacity 1, that IsLeader or Leader may have changed. The
-// channel is never closed and has one consumer.
-func (n *Node) LeaderChanges() <-chan struct{} { return n.raft.LeaderChanges() }
-
-// State returns Raft's word for the node's role: "Leader", "Follower", "Candidate" or "Shutdown".
-func (n *Node) State() string { return n.raft.State() }
-
-// Bootstrap makes this node the only voter of a new cluster. If the node already has a cluster nothing happens.
-func (n *Node) Bootstrap(ctx context.Context) error { return n.raft.Bootstrap(ctx) }
-
-// TransferLeadership hands leadership to the voter that is furthest ahead, or to another one if that does not take it.
-// storage.ErrUnavailable: there is none, or none took it.
-func (n *Node) TransferLeadership(ctx context.Context) error { return n.raft.TransferLeadership(ctx) }
 
 // Forward sends the request to the leader and relays the answer. nil: an answer was relayed, whatever its
 // status. storage.ErrUnavailable: nothing ran (there was no leader within Options.ForwardWait, or this node

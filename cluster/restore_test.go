@@ -22,6 +22,14 @@ func TestRestoreLeavesWaitingWritesBehind(t *testing.T) {
 	if _, err := m.machine.WriteSnapshot(testContext(t), &backup); err != nil {
 		t.Fatal(err)
 	}
+	count := func() (under, waiting int) {
+		c := m.raft.Numbers()
+		return c.UnderWay, c.QueuedOps
+	}
+	until(t, "the node's own first writes to be done", func() bool {
+		under, waiting := count()
+		return m.ClusterFormats() == Formats && under == 0 && waiting == 0
+	})
 	release := d.block()
 	defer release()
 	commit := func(key string) <-chan error {
@@ -29,10 +37,6 @@ func TestRestoreLeavesWaitingWritesBehind(t *testing.T) {
 		ctx := testContext(t)
 		go func() { _, err := m.Commit(ctx, put(key, "x")); answer <- err }()
 		return answer
-	}
-	count := func() (under, waiting int) {
-		c := m.raft.Numbers()
-		return c.UnderWay, c.QueuedOps
 	}
 	var underWay []<-chan error
 	for n := range 2 { // the first is in Raft's hands, the second waits for them

@@ -1,8 +1,6 @@
 package cluster
 
 import (
-	"time"
-
 	"github.com/hashicorp/raft"
 
 	"github.com/coffer-project/coffer/storage"
@@ -26,26 +24,14 @@ func (n *Node) withdrawVotes(nodes []NodeInfo) {
 }
 
 func (n *Node) withdrawVote(info NodeInfo, lost storage.Index, nodes []NodeInfo) {
-	others, healthy := 0, 0
-	for _, o := range nodes {
-		if o.Voter && o.ID != info.ID {
-			others++
-			if o.Healthy || o.Leader {
-				healthy++
-			}
-		}
-	}
-	if healthy <= others/2 {
+	if !enoughWithout(info.ID, nodes) {
 		n.log.Error("a voter has lost entries that it had acknowledged, and keeps its vote because too few of the others are healthy",
 			"node", string(info.ID), "acknowledged", uint64(lost))
 		return
 	}
 	n.log.Error("a voter has lost entries that it had acknowledged: its vote is withdrawn until it has them again. Its directory was put back to an older copy, or emptied",
 		"node", string(info.ID), "acknowledged", uint64(lost))
-	err := n.raft.Change(n.ctx, func(r *raft.Raft, t time.Duration) raft.Future {
-		return r.DemoteVoter(raft.ServerID(info.ID), 0, t)
-	})
-	if err != nil {
+	if err := n.demoteVoter(n.ctx, info.ID); err != nil {
 		n.log.Error("withdrawing a vote", "node", string(info.ID), "err", err)
 		return
 	}

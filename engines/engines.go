@@ -31,7 +31,11 @@ const (
 	Patch  Operation = "patch"
 	Delete Operation = "delete"
 	List   Operation = "list"
+	Scan   Operation = "scan" // List of everything below a path, however deep; policies allow it apart
 )
+
+// Lists reports whether it lists names: List and Scan.
+func (o Operation) Lists() bool { return o == List || o == Scan }
 
 // Engine answers the requests of one mount. It is built by a Factory for each mount on each node, and all
 // its durable state is in the stores of the request: an engine that keeps state in memory drops it in
@@ -96,6 +100,12 @@ type Worker interface {
 	Work(ctx context.Context, m Mount, owner bool) error
 }
 
+// Upgrader is an Engine that works with what the engine of another "version", a mount option, has stored. Upgrade is called
+// before the option of a mount changes; an error keeps it as it was.
+type Upgrader interface {
+	Upgrade(ctx context.Context, m Mount) error
+}
+
 // Leaver is an Engine with something to undo, outside of what is stored, before its mount goes: what it has made that has no
 // lease yet, for instance. Leave runs when all leases have been revoked and no request is under way. Its error keeps the
 // mount, until a later attempt.
@@ -136,6 +146,8 @@ type Mount struct {
 	MaxLeaseTTL     time.Duration
 	// Lockout is the effective one of a Locker.
 	Lockout Lockout
+	// RequestHeaders and ResponseHeaders are those that the operator lets an engine of a program of its own see, and set.
+	RequestHeaders, ResponseHeaders []string
 	// Storage is the mount's data: class s, or class l when Local. ClusterStorage is always class l: what
 	// belongs to this cluster even when the mount is shared.
 	Storage        storage.Store
@@ -238,6 +250,8 @@ type Response struct {
 	Top      map[string]any
 	Warnings []string
 	Auth     *Auth
+	// Accessor is that of a credential in Data: who wraps the response can withdraw it without unwrapping.
+	Accessor string
 	// Lease asks for a lease; Held tells of one that is there already.
 	Lease *Lease
 	Held  *HeldLease
@@ -246,6 +260,8 @@ type Response struct {
 	// Status overrides the status code (default 200, or 204 for an empty response). Data is still sent,
 	// for instance with the 404 of a soft-deleted secret.
 	Status int
+	// Header are further headers; nil: none. Those that the server sets win.
+	Header http.Header
 	// Raw, if set, is sent instead of the envelope.
 	Raw *Raw
 }
@@ -281,6 +297,8 @@ type Lease struct {
 	Kind string
 	// Internal is kept with the lease and given back to the engine. It is never shown.
 	Internal json.RawMessage
+	// ID is what clients get without a Kind, "" if nothing; it leads to no lease. Some take a response without one for empty.
+	ID string
 	// Done are keys of the mount's ClusterStorage that go in the very commit that stores the lease: the engine's note of
 	// what it has made, which from then on the lease stands for.
 	Done []storage.Key
@@ -293,7 +311,7 @@ type WrapInfo struct {
 	TTL             int64  `json:"ttl"` // seconds
 	CreationTime    string `json:"creation_time"`
 	CreationPath    string `json:"creation_path"`
-	WrappedAccessor string `json:"wrapped_accessor,omitempty"` // of the token inside
+	WrappedAccessor string `json:"wrapped_accessor,omitempty"` // of the token or other credential inside
 }
 
 // EncodedData returns Data as it goes out: JSON, nil if there is none.

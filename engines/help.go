@@ -16,7 +16,7 @@ func (r *Router) Help(path string) (string, bool) {
 	if path == "" {
 		return r.overview(), true
 	}
-	if checkPath(path) != nil {
+	if CheckPath(path) != nil {
 		return "", false
 	}
 	var b strings.Builder

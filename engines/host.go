@@ -15,6 +15,9 @@ type Host interface {
 	Store() storage.Store
 	// Owner reports whether this cluster writes what is shared, and so syncs.
 	Owner() bool
+	// FormatsAgreed reports whether every node of this cluster knows what this version stores. Until then, a setting that an earlier
+	// version would ignore must not be stored.
+	FormatsAgreed() bool
 	// MountAt returns the mount whose path (with or without trailing slash) is given, relative to a namespace; nil if there is
 	// none.
 	MountAt(ctx context.Context, namespaceID, path string) (*Mounted, error)

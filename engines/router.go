@@ -47,6 +47,8 @@ const (
 	ForeignForm
 	// Strict routes reject fields that they do not declare: what such a field asks for matters too much to be left undone.
 	Strict
+	// TellsCreate routes have a handler that depends on whether a write creates its object: Request.Op is Create then.
+	TellsCreate
 	// FreeForm routes take any fields, and look at them in the request themselves.
 	FreeForm
 )
@@ -69,7 +71,7 @@ type Route struct {
 	Flags   Flags
 	Fields  []input.Field
 	// Exists, if set, tells create from update on writes: it reports whether the object is already there.
-	// It runs before authorisation, through CheckExists: path parameters are in Request.Param, the body is
+	// It runs before authorisation, if policies tell a create from an update, through CheckExists: path parameters are in Request.Param, the body is
 	// not decoded, and it must neither write nor answer anything but that one bit.
 	Exists func(ctx context.Context, req *Request) (bool, error)
 
@@ -87,7 +89,8 @@ func (r *Route) Serve(ctx context.Context, req *Request, params map[string]strin
 	if err != nil {
 		return nil, Invalid("%s", err)
 	}
-	if r.Flags.Has(Strict) && len(given.Unknown) > 0 {
+	unknown := len(given.Unknown) > 0
+	if unknown && r.Flags.Has(Strict) {
 		return nil, Invalid("not supported: %s; leave out what is not needed", input.QuoteNames(given.Unknown))
 	}
 	req.given, req.nulls = given.Fields, given.Nulls
@@ -95,10 +98,13 @@ func (r *Route) Serve(ctx context.Context, req *Request, params map[string]strin
 	if err != nil {
 		return nil, err
 	}
-	if r.Flags.Has(FreeForm) {
-		return resp, nil
+	if unknown && !r.Flags.Has(FreeForm) {
+		if resp == nil {
+			resp = &Response{}
+		}
+		resp.Warnings = append(resp.Warnings, "unrecognized field(s) ignored: "+input.QuoteNames(given.Unknown))
 	}
-	return withUnknown(resp, given.Unknown), nil
+	return resp, nil
 }
 
 // CheckExists reports whether the object that a write names is already there, so that the write is an update
@@ -117,23 +123,26 @@ type Router struct {
 	root   node
 	routes []*Route
 
-	// Synonym returns the other name of a segment of a path, with what is before and after it; other is "" if there is none.
-	// Policies that speak of one of the names hold for requests by the other, too. nil: no segment has another name.
-	Synonym func(path string) (before, other, after string)
+	// Synonym returns a path one segment of which has another name with that name, and with Unnamed in its place; "" for other paths.
+	// Policies and quotas that speak of one of the names hold for requests by the other, too. nil: no segment has another name.
+	Synonym func(path string) (other, neutral string)
 
 	// Delegate returns the Router for a path that no route here fits, for engines whose paths are only known when they run. nil: there is none.
 	Delegate func(path string) *Router
 }
+
+// Unnamed is a segment that neither a request nor a policy can name.
+const Unnamed = "\x00"
 
 // NewRouter returns a Router without routes.
 func NewRouter() *Router { return &Router{} }
 
 // On declares a route: requests with this operation whose path fits the pattern have their input decoded
 // into a new In and are answered by h. Segments of a pattern are literal, "{name}" for one segment, or
-// "{name...}" for the rest of the path, which may be empty for List only, or for every operation if it is
+// "{name...}" for the rest of the path, which may be empty for List and Scan only, or for every operation if it is
 // written "{name...?}". A rest may be followed by literal segments ("mounts/{path...}/tune"). A literal beats
 // a parameter, a parameter beats a rest. LIST paths fit with and without their trailing slash; a rest
-// parameter of a List is "" or ends in "/".
+// parameter of a List or Scan is "" or ends in "/".
 //
 // In is a struct whose exported fields carry the tags that package input describes; every path parameter needs a
 // field of its name. On panics on a declaration that cannot work: it is meant to run when the program starts.
@@ -154,7 +163,7 @@ func OnType(r *Router, op Operation, pattern, help string, flags Flags, in refle
 	if err != nil {
 		panic(fmt.Sprintf("engines: route %s %q: %v", op, pattern, err))
 	}
-	p, err := input.Declare(in, parameters(segments), op == Read || op == List || op == Delete)
+	p, err := input.Declare(in, parameters(segments), op == Read || op.Lists() || op == Delete)
 	if err != nil {
 		panic(fmt.Sprintf("engines: route %s %q: %v", op, pattern, err))
 	}
@@ -213,20 +222,24 @@ func (r *Router) Routes() []*Route {
 // KindNotFound if no pattern fits, of KindUnsupported if one does but for other operations only, and of
 // KindInvalid for a path that no route may see (MaxPathBytes, NUL, "..", …).
 func (r *Router) Match(op Operation, path string) (*Route, map[string]string, error) {
-	if err := checkPath(path); err != nil {
+	if err := CheckPath(path); err != nil {
 		return nil, nil, err
 	}
 	if op == Create {
 		op = Update
 	}
-	if op == List {
+	if op.Lists() {
 		path = strings.TrimSuffix(path, "/")
 	}
+	pos := 0
+	if path == "" {
+		pos = 1 // there is no segment: see find
+	}
 	others := false
-	route := r.root.find(path, start(path), op, &others)
+	route := r.root.find(path, pos, op, &others)
 	switch {
 	case route != nil:
-		return route, route.capture(path), nil
+		return route, route.capture(path, pos), nil
 	case r.Delegate != nil:
 		return r.Delegate(path).Match(op, path)
 	case others:
@@ -242,16 +255,4 @@ func (r *Router) Handle(ctx context.Context, req *Request) (*Response, error) {
 		return nil, err
 	}
 	return route.Serve(ctx, req, params)
-}
-
-// withUnknown adds the warning about unrecognized fields, if there are any.
-func withUnknown(resp *Response, unknown []string) *Response {
-	if len(unknown) == 0 {
-		return resp
-	}
-	if resp == nil {
-		resp = &Response{}
-	}
-	resp.Warnings = append(resp.Warnings, "unrecognized field(s) ignored: "+input.QuoteNames(unknown))
-	return resp
 }

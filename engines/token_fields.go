@@ -1,9 +1,12 @@
 package engines
 
 import (
+	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
+	"unicode"
 
 	"github.com/coffer-project/coffer/engines/input"
 )
@@ -11,6 +14,7 @@ import (
 // TokenFields are the fields of an auth method's role that say what its tokens are like. Embed it in the
 // input struct of the role's write route.
 type TokenFields struct {
+	AliasMetadata        StringMap  `json:"alias_metadata" help:"Metadata of the entity alias of each login." max:"64"`
 	TokenTTL             Duration   `json:"token_ttl" help:"Initial lifetime of the token; 0 is the mount's default."`
 	TokenMaxTTL          Duration   `json:"token_max_ttl" help:"Longest lifetime of the token, renewals included; 0 is the mount's maximum."`
 	TokenPolicies        StringList `json:"token_policies" form:"name" help:"Policies of the token." max:"256"`
@@ -24,6 +28,7 @@ type TokenFields struct {
 
 // Keep completes a partial update: what the request did not give is taken from old.
 func (t *TokenFields) Keep(req *Request, old TokenFields) {
+	keep(req, "alias_metadata", &t.AliasMetadata, old.AliasMetadata)
 	keep(req, "token_ttl", &t.TokenTTL, old.TokenTTL)
 	keep(req, "token_max_ttl", &t.TokenMaxTTL, old.TokenMaxTTL)
 	keep(req, "token_policies", &t.TokenPolicies, old.TokenPolicies)
@@ -41,12 +46,28 @@ func keep[T any](req *Request, field string, v *T, old T) {
 	}
 }
 
+// Limits of the metadata of entities' aliases.
+const (
+	maxMetadataKeyBytes   = 128
+	maxMetadataValueBytes = 512
+)
+
 // Validate brings the fields into the stored form (policies in lower case, sorted, each once; networks as
 // prefixes; the type filled in) and reports everything that is wrong with them in one Error of KindInvalid.
 func (t *TokenFields) Validate() error {
 	var problems []string
 	wrong := func(field, text string) { problems = append(problems, `field "`+field+`": `+text) }
 
+	for k, v := range t.AliasMetadata {
+		switch {
+		case k == "" || len(k) > maxMetadataKeyBytes:
+			wrong("alias_metadata", fmt.Sprintf("each key must have 1 to %d bytes", maxMetadataKeyBytes))
+		case len(v) > maxMetadataValueBytes:
+			wrong("alias_metadata", fmt.Sprintf("each value must have at most %d bytes", maxMetadataValueBytes))
+		case strings.ContainsFunc(k, unicode.IsControl) || strings.ContainsFunc(v, unicode.IsControl):
+			wrong("alias_metadata", "must not contain control characters")
+		}
+	}
 	t.TokenPolicies = cleanPolicies(t.TokenPolicies)
 	if slices.Contains(t.TokenPolicies, "root") {
 		wrong("token_policies", "must not contain \"root\"")
@@ -91,17 +112,33 @@ func (t *TokenFields) Data() map[string]any {
 	if kind == "" {
 		kind = "default"
 	}
+	metadata := StringMap{}
+	maps.Copy(metadata, t.AliasMetadata)
 	return map[string]any{
+		"alias_metadata":          metadata,
 		"token_ttl":               t.TokenTTL.Seconds(),
 		"token_max_ttl":           t.TokenMaxTTL.Seconds(),
 		"token_policies":          append(StringList{}, t.TokenPolicies...),
-		"token_bound_cidrs":       append(StringList{}, t.TokenBoundCIDRs...),
+		"token_bound_cidrs":       ShownNetworks(t.TokenBoundCIDRs),
 		"token_explicit_max_ttl":  t.TokenExplicitMaxTTL.Seconds(),
 		"token_no_default_policy": t.TokenNoDefaultPolicy,
 		"token_num_uses":          t.TokenNumUses,
 		"token_period":            t.TokenPeriod.Seconds(),
 		"token_type":              kind,
 	}
+}
+
+// ShownNetworks returns stored networks as clients read them: a host is its address.
+func ShownNetworks(list StringList) StringList {
+	shown := make(StringList, len(list))
+	for i, text := range list {
+		network, err := input.ParseNetwork(text)
+		if err == nil && network.IsSingleIP() {
+			text = network.Addr().String()
+		}
+		shown[i] = text
+	}
+	return shown
 }
 
 // Allows reports whether a caller at this address may log in. Without bound networks everybody may; a

@@ -39,7 +39,7 @@ func TestTokenFields(t *testing.T) {
 	}
 	want := map[string]any{
 		"token_ttl": int64(3600), "token_max_ttl": int64(7200), "token_explicit_max_ttl": int64(0), "token_period": int64(0),
-		"token_policies": engines.StringList{"a", "b"}, "token_bound_cidrs": engines.StringList{"10.0.0.0/8", "::1/128"},
+		"token_policies": engines.StringList{"a", "b"}, "token_bound_cidrs": engines.StringList{"10.0.0.0/8", "::1"}, "alias_metadata": engines.StringMap{},
 		"token_no_default_policy": false, "token_num_uses": 3, "token_type": "service",
 	}
 	if data := got.Data(); !reflect.DeepEqual(data, want) {

@@ -150,17 +150,9 @@ func addRoute(routes *[]*Route, r *Route) bool {
 	return true
 }
 
-// start is the position to match a path from. A position beyond the end of the path means that all segments
-// are used up; the end itself is the empty segment after a trailing slash.
-func start(path string) int {
-	if path == "" {
-		return 1
-	}
-	return 0
-}
-
 // find returns the best route below n for path[pos:] and op, trying literals, then parameters, then rests.
-// It sets others if a pattern fits whose operations do not include op. The work is bounded by the trie.
+// It sets others if a pattern fits whose operations do not include op. The work is bounded by the trie. A position beyond the end
+// of the path means that all segments are used up; the end itself is the empty segment after a trailing slash.
 func (n *node) find(path string, pos int, op Operation, others *bool) *Route {
 	if pos > len(path) {
 		if r := pick(n.ends, op, false, others); r != nil {
@@ -204,7 +196,7 @@ func (n *node) findRest(value string, op Operation, others *bool) *Route {
 // pick returns the route for op. empty says that the rest parameter would be empty.
 func pick(routes []*Route, op Operation, empty bool, others *bool) *Route {
 	for _, r := range routes {
-		if empty && r.Op != List && !r.segments[len(r.segments)-1].optional {
+		if empty && !r.Op.Lists() && !r.segments[len(r.segments)-1].optional {
 			continue
 		}
 		if r.Op == op {
@@ -215,10 +207,9 @@ func pick(routes []*Route, op Operation, empty bool, others *bool) *Route {
 	return nil
 }
 
-// capture returns the path parameters of a path that fits the route.
-func (r *Route) capture(path string) map[string]string {
+// capture returns the path parameters of a path, from the position on, that fits the route.
+func (r *Route) capture(path string, pos int) map[string]string {
 	var params map[string]string
-	pos := start(path)
 	for i, s := range r.segments {
 		value := ""
 		if pos <= len(path) {
@@ -226,7 +217,7 @@ func (r *Route) capture(path string) map[string]string {
 		}
 		if s.kind == rest {
 			value = strings.TrimSuffix(value, s.suffix)
-			if r.Op == List && value != "" && i == len(r.segments)-1 {
+			if r.Op.Lists() && value != "" && i == len(r.segments)-1 {
 				value += "/"
 			}
 		} else if j := strings.IndexByte(value, '/'); j >= 0 {
@@ -246,9 +237,9 @@ func (r *Route) capture(path string) map[string]string {
 	return params
 }
 
-// checkPath refuses paths that must never reach an engine. The server checks them too; this is the second
+// CheckPath refuses paths that must never reach an engine, as those in a body might. The server checks its own too; this is the second
 // lock on that door, because engines put path parameters into storage keys.
-func checkPath(path string) error {
+func CheckPath(path string) error {
 	if len(path) > MaxPathBytes {
 		return Invalid("the path is %d bytes long, the limit is %d", len(path), MaxPathBytes)
 	}

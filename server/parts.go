@@ -58,6 +58,7 @@ func (s *Server) declareShared() {
 		OfCaller: func(_ context.Context, req *engines.Request) (*policy.ACL, error) {
 			return req.Caller.Access.(*policy.ACL), nil // as authenticate put it there
 		},
+		Synonym: func(path string) (other, neutral string) { return pipeline.Synonym(r, path) },
 	})
 	s.audit.Routes(r)
 	s.namespaces.Routes(r)
@@ -78,7 +79,7 @@ func (s *Server) declareShared() {
 	s.cors.Routes(r)
 	s.uiHeaders.Routes(r)
 	s.versions.Routes(r)
-	mounts.Paths{Table: s.mounts, Namespaces: s.namespaces}.Routes(r)
+	mounts.Paths{Table: s.mounts, Namespaces: s.namespaces, Members: host{s}}.Routes(r)
 	process.Host{DataDir: s.opts.DataDir}.Routes(r)
 	new(process.Profiles).Routes(r)
 	process.ConfigState{Sanitized: s.opts.Config}.Routes(r)

@@ -9,6 +9,7 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/mount"
 	"github.com/coffer-project/coffer/server/passpolicy"
+	"github.com/coffer-project/coffer/server/remote"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -18,6 +19,8 @@ type Plugins interface {
 	Routes(r *engines.Router)
 	// Stop ends all processes. It is called when the node is not the active one any more.
 	Stop()
+	// RoleChanged restarts what depends on the role of the cluster if that is another one now. It does not block.
+	RoleChanged()
 	Numbers() map[string]float64
 }
 
@@ -61,4 +64,9 @@ func (h PluginHost) Password(ctx context.Context, namespaceID, policy string) (s
 // Wrap puts data where the holder of a token finds it.
 func (h PluginHost) Wrap(ctx context.Context, m engines.Mount, data json.RawMessage, ttl time.Duration) (*engines.WrapInfo, error) {
 	return h.s.wraps.Wrap(ctx, m.NamespaceID, m.Path, ttl, &engines.Response{Data: data})
+}
+
+// LeaseAtPrimary has the primary cluster renew, or else revoke, what a lease of this one stands for.
+func (h PluginHost) LeaseAtPrimary(ctx context.Context, m engines.Mount, l engines.LeaseRecord, renew bool) (engines.Lease, error) {
+	return h.s.primary.Lease(ctx, remote.Lease{MountUUID: m.UUID, Accessor: m.Accessor, NamespaceID: m.NamespaceID, Renew: renew, Record: l})
 }

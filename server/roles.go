@@ -151,6 +151,9 @@ func (s *Server) applyRole(ctx context.Context) error {
 	if s.sync != nil {
 		s.sync.RoleChanged()
 	}
+	if s.plugins != nil {
+		s.plugins.RoleChanged()
+	}
 	return s.link.Keep(ctx, role.Mode != roles.Disabled)
 }
 

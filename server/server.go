@@ -158,7 +158,7 @@ func New(o Options) *Server {
 	store := fence.New(fence.Options{Barrier: o.Lifecycle.Barrier, Cluster: s.replicated, Node: s, Space: s.space})
 	s.barrier, s.store = store, store
 	s.keys = &setkeys.Store{Barrier: store, Cluster: s}
-	s.states = statetoken.New(statetoken.Options{Node: s, Raw: s.raw, Cluster: s.replicated, Link: s.link, Keys: s.keys})
+	s.states = statetoken.New(statetoken.Options{Raw: s.raw, Cluster: s.replicated, Link: s.link, Keys: s.keys})
 	s.policies = policy.NewStore(store)
 	o.AuditFiles.DataDir = o.DataDir
 	s.audit = audit.NewTable(store, o.AuditFiles, o.Logger)
@@ -282,10 +282,8 @@ func (s *Server) Node() *lifecycle.Node { return s.node }
 // ReloadAudit reopens audit files, after they were rotated.
 func (s *Server) ReloadAudit() error { return s.audit.Reload() }
 
-// Observe counts a finished request.
-func (s *Server) Observe(op engines.Operation, mountType string, status int, took time.Duration) {
-	s.metrics.Observe(string(op), mountType, status, took)
-}
+// Metrics counts finished requests.
+func (s *Server) Metrics() *metrics.Metrics { return s.metrics }
 
 // service implements lifecycle.Service.
 type service struct{ s *Server }
@@ -339,13 +337,13 @@ func (s *Server) changed(ch storage.Change) {
 }
 
 // Load makes the node ready to serve from what storage holds.
-func (v service) Load(ctx context.Context) error {
+func (v service) Load(ctx context.Context, id lifecycle.Identity) error {
 	s := v.s
 	key, err := s.barrier.DeriveKey("coffer state token v1")
 	if err != nil {
 		return err
 	}
-	s.states.SetKey(key)
+	s.states.SetKey(id.ID, key)
 	if err := s.replicated.Load(ctx); err != nil {
 		return err
 	}
@@ -371,7 +369,7 @@ func (v service) Unload() {
 	s.quotas.Clear()
 	s.cors.Clear()
 	s.uiHeaders.Clear()
-	s.states.SetKey(nil)
+	s.states.Clear()
 	s.replicated.Clear()
 	if err := s.audit.Unload(); err != nil {
 		s.log.Error("closing audit devices", "err", err)
@@ -523,9 +521,6 @@ func (s *Server) AwaitActive(ctx context.Context) bool { return s.node.AwaitActi
 // Sealed reports whether the node is sealed.
 func (s *Server) Sealed() bool { return s.node.Sealed() }
 
-// ClusterID returns the cluster's id, "" while sealed.
-func (s *Server) ClusterID() string { return s.node.Identity().ID }
-
 // NodeID returns the node's id.
 func (s *Server) NodeID() string { return s.node.ID() }
 
@@ -563,6 +558,9 @@ func (s *Server) numbers() map[string]float64 {
 	}
 	if s.sync != nil {
 		sources = append(sources, s.sync.Numbers())
+	}
+	if s.plugins != nil {
+		sources = append(sources, s.plugins.Numbers())
 	}
 	if s.opts.Numbers != nil {
 		sources = append(sources, s.opts.Numbers())

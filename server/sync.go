@@ -40,6 +40,12 @@ func (h host) Store() storage.Store { return h.s.barrier }
 
 func (h host) Owner() bool { return !h.s.Secondary() }
 
+// FormatsAgreed implements engines.Host.
+func (h host) FormatsAgreed() bool {
+	c := h.s.node.Cluster()
+	return c != nil && c.FormatsAgreed()
+}
+
 func (h host) MountAt(ctx context.Context, ns, path string) (*engines.Mounted, error) {
 	m, err := h.s.mounts.Get(ctx, ns, strings.TrimSuffix(path, "/")+"/")
 	if m == nil && err == nil {

@@ -30,6 +30,17 @@ type seenIn struct {
 }
 
 func (s *syncing) Routes(r *engines.Router) {
+	r.Synonym = func(path string) (other, neutral string) {
+		for name, other := range map[string]string{"sync/destinations/ours/": "sync/destinations/theirs/", "sync/destinations/theirs/": "sync/destinations/ours/"} {
+			if rest, ok := strings.CutPrefix(path, name); ok {
+				return other + rest, "sync/destinations/" + engines.Unnamed + "/" + rest
+			}
+		}
+		return "", ""
+	}
+	engines.On(r, engines.Read, "sync/destinations/{type}/{name}", "Read a destination.", 0, func(_ context.Context, _ *engines.Request, in *destinationInput) (*engines.Response, error) {
+		return &engines.Response{Data: map[string]any{"type": in.Type}}, nil
+	})
 	engines.On(r, engines.Update, "sync/who", "Answer who asks.", 0, func(_ context.Context, req *engines.Request, _ *struct{}) (*engines.Response, error) {
 		return &engines.Response{Data: engines.PrincipalOf(req.Caller)}, nil
 	})
@@ -44,6 +55,11 @@ func (s *syncing) Routes(r *engines.Router) {
 		}
 		return &engines.Response{Data: out}, nil
 	})
+}
+
+type destinationInput struct {
+	Type string `json:"type" help:"Type of the destination."`
+	Name string `json:"name" help:"Name of the destination."`
 }
 
 func (s *syncing) Changed(storage.Change) {
@@ -110,6 +126,16 @@ func TestSyncRunsWhileActive(t *testing.T) {
 	}
 	in.must(in.root, engines.Update, "sys/seal", "")
 	in.until(func() bool { return !in.sync.runs() }, "it runs while the server is sealed")
+}
+
+// TestSyncKnowsOlderMembers: what they would ignore must not be stored.
+func TestSyncKnowsOlderMembers(t *testing.T) {
+	in := start(t)
+	for _, older := range []bool{true, false} {
+		if in.state.olderMember(older); in.sync.FormatsAgreed() == older {
+			t.Errorf("formats are agreed: %v, with an older member: %v", !older, older)
+		}
+	}
 }
 
 // TestSyncFindsMounts: by path and accessor, within a namespace, and by UUID anywhere.
@@ -313,4 +339,37 @@ func TestIdentityTokens(t *testing.T) {
 		in.refused(engines.KindDenied, "", "", op, path, "")
 	}
 	in.must(in.root, engines.Update, "identity/oidc/plugins/rotate", "")
+}
+
+// TestSynonyms: a destination has two paths, and policies, capabilities and quotas that speak of one hold for the other.
+func TestSynonyms(t *testing.T) {
+	in := start(t)
+	in.must(in.root, engines.Update, "sys/policies/acl/general", `{"policy":"path \"sys/sync/destinations/*\" { capabilities = [\"read\"] }\npath \"sys/sync/destinations/ours/secret\" { capabilities = [\"deny\"] }"}`)
+	in.must(in.root, engines.Update, "sys/policies/acl/one", `{"policy":"path \"sys/sync/destinations/ours/a\" { capabilities = [\"read\"] }"}`)
+	for _, tt := range []struct {
+		policy, name string
+		want         bool
+	}{{"general", "a", true}, {"general", "secret", false}, {"one", "a", true}, {"one", "b", false}} {
+		tok := in.token(tt.policy)
+		for _, kind := range []string{"ours", "theirs"} {
+			path := "sys/sync/destinations/" + kind + "/" + tt.name
+			_, err := in.do(tok, engines.Read, path, "")
+			if allowed := err == nil; allowed != tt.want {
+				t.Errorf("%s with policy %s: %v", path, tt.policy, err)
+			}
+			told, _ := data(t, in.must(tok, engines.Update, "sys/capabilities-self", `{"paths":["`+path+`"]}`))[path].([]any)
+			if allowed := slices.Contains(told, any("read")); allowed != tt.want {
+				t.Errorf("capabilities-self says %q of %s with policy %s", told, path, tt.policy)
+			}
+		}
+	}
+	for rule, used := range map[string]string{"ours": "theirs", "theirs": "ours"} {
+		in.must(in.root, engines.Update, "sys/quotas/rate-limit/x", `{"path":"sys/sync/destinations/`+rule+`/x","rate":1,"interval":"1h"}`)
+		path := "sys/sync/destinations/" + used + "/x"
+		in.must(in.root, engines.Read, path, "")
+		if _, err := in.do(in.root, engines.Read, path, ""); kind(err) != engines.KindLimited {
+			t.Errorf("a second request for %s, with a quota on that by its other name: %v", path, err)
+		}
+		in.must(in.root, engines.Delete, "sys/quotas/rate-limit/x", "")
+	}
 }

@@ -46,16 +46,16 @@ func (s *Subscribers) Announce(changes ...Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, ch := range changes {
-		touched := make([]string, 0, 4) // most changes are of one area
+		ch.Areas = make([]string, 0, 4)
 		for i := range ch.Entries {
-			if area := ch.Entries[i].Key.Area(); !slices.Contains(touched, area) {
-				touched = append(touched, area)
+			if area := ch.Entries[i].Key.Area(); !slices.Contains(ch.Areas, area) {
+				ch.Areas = append(ch.Areas, area)
 			}
 		}
 		for _, sub := range s.all {
 			concerned := ch.Reset || len(sub.areas) == 0
 			for _, area := range sub.areas {
-				concerned = concerned || slices.Contains(touched, area)
+				concerned = concerned || slices.Contains(ch.Areas, area)
 			}
 			if concerned {
 				sub.fn(ch)

@@ -74,20 +74,25 @@ func (k Key) Path() string {
 }
 
 // Validate reports what is wrong with a whole (not relative) key, or nil.
-func (k Key) Validate() error {
-	class, rest, hasClass := strings.Cut(string(k), "/")
-	area, _, hasArea := strings.Cut(rest, "/")
-	switch {
-	case !hasClass || class != string(Shared) && class != string(Local):
-		return fmt.Errorf("key class must be %q or %q", Shared, Local)
-	case !hasArea || area == "":
-		return errors.New("key has no area")
-	case len(k) > MaxKeyBytes:
-		return fmt.Errorf("key is %d bytes, the limit is %d: %w", len(k), MaxKeyBytes, ErrTooLarge)
-	case !utf8.ValidString(string(k)):
-		return errors.New("key is not valid UTF-8")
-	case strings.IndexByte(string(k), 0) >= 0:
-		return errors.New("key contains a NUL byte")
+func (k Key) Validate() error { return validateKeys(k) }
+
+// validateKeys is Validate of the first key that is wrong.
+func validateKeys(keys ...Key) error {
+	for _, k := range keys {
+		class, rest, hasClass := strings.Cut(string(k), "/")
+		area, _, hasArea := strings.Cut(rest, "/")
+		switch {
+		case !hasClass || class != string(Shared) && class != string(Local):
+			return fmt.Errorf("key class must be %q or %q", Shared, Local)
+		case !hasArea || area == "":
+			return errors.New("key has no area")
+		case len(k) > MaxKeyBytes:
+			return fmt.Errorf("key is %d bytes, the limit is %d: %w", len(k), MaxKeyBytes, ErrTooLarge)
+		case !utf8.ValidString(string(k)):
+			return errors.New("key is not valid UTF-8")
+		case strings.IndexByte(string(k), 0) >= 0:
+			return errors.New("key contains a NUL byte")
+		}
 	}
 	return nil
 }
@@ -187,10 +192,8 @@ func (b *Batch) Validate(slack int) error {
 		}
 		seen[k] = true
 	}
-	for _, k := range keys {
-		if err := k.Validate(); err != nil {
-			return err
-		}
+	if err := validateKeys(keys...); err != nil {
+		return err
 	}
 	for _, p := range b.Puts {
 		if (p.Origin.Epoch == 0) != (p.Origin.Index == 0) {
@@ -254,6 +257,8 @@ type Change struct {
 	// Entries are the keys that were written, each once, with their values as stored: sealed where the store holds sealed values.
 	// Version 0 is a deletion.
 	Entries []Entry
+	// Areas are those of the keys, each once; a Feed fills them in. Most changes are of one.
+	Areas []string
 	// Reset is set when the whole state was replaced (a snapshot was installed): forget everything.
 	Reset bool
 }

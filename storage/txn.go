@@ -96,11 +96,10 @@ func Update(ctx context.Context, s Store, fn func(*Txn) error) (Index, error) {
 		if err := fn(t); err != nil {
 			return 0, err
 		}
-		b := t.Batch()
-		if b.Empty() {
+		if len(t.writes) == 0 {
 			return 0, nil
 		}
-		idx, err := s.Commit(ctx, b)
+		idx, err := s.Commit(ctx, t.Batch())
 		if !errors.Is(err, ErrConflict) || attempt == maxAttempts {
 			return idx, err
 		}

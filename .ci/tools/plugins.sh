@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # plugins.sh DIRECTORY: builds the plugins that come with Coffer into a directory, from their modules at pinned versions, and lists them
-# with their checksums in its plugins.json. Go's checksum database vouches for the sources. What is there already is not built again.
+# with their checksums in its plugins.json; for another platform with GOOS and GOARCH. Go's checksum database vouches for the sources. What is there already is not built again.
 set -euo pipefail
 mkdir -p "$1"
 directory=$(cd "$1" && pwd)
 export GOWORK=off GOFLAGS=-trimpath CGO_ENABLED=0
+unset GOBIN
 
 # type name module version
 plugins='
@@ -22,8 +23,9 @@ while read -r type name module version; do
 	file=$program-$version
 	if ! test -x "$directory/$file"; then
 		echo "building $program $version"
-		GOBIN=$directory/new go install -ldflags='-s -w' "$module/cmd/$program@$version"
-		mv "$directory/new/$program" "$directory/$file"
+		# GOBIN is not for programs of another platform, which are in a directory of its name.
+		GOMODCACHE=$(go env GOMODCACHE) GOPATH=$directory/new go install -ldflags='-s -w' "$module/cmd/$program@$version"
+		mv "$(find "$directory/new/bin" -type f -name "$program")" "$directory/$file"
 		rm -rf "$directory/new"
 	fi
 	sum=$(sha256sum "$directory/$file" | cut -d' ' -f1)

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds a release of the committed source into dist/: binaries for PLATFORMS, an SBOM of each, LICENSE, NOTICE and checksums. Each
+# Builds a release of the committed source into dist/: binaries for PLATFORMS, an SBOM of each, the plugins
+# that come with those for Linux, LICENSE, NOTICE and checksums. Each
 # binary is built twice, in two directories, once with the build cache and once without, and must come out the same.
 #   RELEASE=1.2.3 PLATFORMS="linux/amd64 darwin/arm64" .ci/tools/release.sh
 set -euo pipefail
@@ -41,6 +42,11 @@ for platform in $PLATFORMS; do
 		{ cat "$work/log" >&2; exit 1; }
 	echo "release: $name, the same from two builds with $(go version "dist/$name" | cut -d' ' -f2)"
 	rm -rf "$work/$name"
+	if test "$GOOS" = linux; then # others do not run plugins
+		.ci/tools/plugins.sh "$work/$name.plugins/plugins"
+		tar -C "$work/$name.plugins" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -cf - plugins | gzip -n >"dist/${name}_plugins.tar.gz"
+		rm -rf "$work/$name.plugins"
+	fi
 done
 cp LICENSE NOTICE dist/
 (cd dist && sha256sum -- * >sha256sums)

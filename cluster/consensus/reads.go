@@ -50,7 +50,7 @@ func (r *reads) init() {
 func (n *Runner) ReadIndex(ctx context.Context) (storage.Index, error) {
 	n.reads.requests.Add(1)
 	index, err := storage.Index(0), ErrNotLeading
-	if _, leads := n.Leads(); leads {
+	if n.leaderTerm.Load() != 0 { // it may lead: the round finds out
 		index, err = n.reads.confirms.wait(ctx)
 	}
 	if err != nil {
@@ -171,11 +171,10 @@ var ErrNotLeading = errors.New("this node does not lead")
 // Raft's VerifyLeader does not promise that. It counts answers to heartbeats that were sent before it was
 // called (a stopped and continued leader reads those from its sockets), and it counts non-voters.
 func (n *Runner) confirmedIndex() (storage.Index, error) {
-	term, ok := n.Leads()
-	if !ok {
+	term, i := n.leaderTerm.Load(), n.instance.Load()
+	if term == 0 || i.raft.State() != raft.Leader { // what else Leads asks is asked at the end
 		return 0, ErrNotLeading
 	}
-	i := n.instance.Load()
 	index := storage.Index(i.raft.CommitIndex())
 	var others []raft.Server
 	voters, self := 0, 0

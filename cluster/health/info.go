@@ -40,6 +40,7 @@ type AutopilotConfig struct {
 	MaxTrailingLogs                uint64        // further behind: unhealthy
 	MinQuorum                      int           // voters that are never removed automatically
 	ServerStabilizationTime        time.Duration // healthy for so long before a joiner votes
+	NonVoters                      []string      // ids of members that get no vote
 }
 
 // DefaultAutopilot returns the configuration that a node starts with.

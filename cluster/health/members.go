@@ -5,6 +5,7 @@
 package health
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -143,7 +144,7 @@ func (h *Members) Stabilized(id certs.NodeID) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	r := h.nodes[id]
-	return r != nil && r.healthy && !r.nonVoter && !h.silent[id] &&
+	return r != nil && r.healthy && !r.nonVoter && !slices.Contains(h.autopilot.NonVoters, string(id)) && !h.silent[id] &&
 		time.Since(r.since) >= h.autopilot.ServerStabilizationTime
 }
 

@@ -21,7 +21,7 @@ import (
 
 func TestEnvPrecedence(t *testing.T) {
 	clearEnv(t)
-	for _, step := range []struct{ set, want string }{{"BAO_ADDR", "bao"}, {"VAULT_ADDR", "vault"}, {"COFFER_ADDR", "coffer"}} {
+	for _, step := range []struct{ set, want string }{{"VAULT_ADDR", "vault"}, {"BAO_ADDR", "bao"}, {"COFFER_ADDR", "coffer"}} {
 		t.Setenv(step.set, step.want)
 		if got := local.Env("ADDR"); got != step.want {
 			t.Errorf("with %s set too, env(ADDR) = %q, want %q", step.set, got, step.want)
@@ -34,8 +34,8 @@ func TestFlagBeforeVariable(t *testing.T) {
 	r := record(t, answers)
 	t.Setenv("COFFER_ADDR", "")
 	t.Setenv("BAO_ADDR", "http://127.0.0.1:1")
-	t.Setenv("BAO_NAMESPACE", "wrong")
-	t.Setenv("VAULT_NAMESPACE", "right")
+	t.Setenv("VAULT_NAMESPACE", "wrong")
+	t.Setenv("BAO_NAMESPACE", "right")
 	if _, stderr, status := coffer(t, "", "read", "-address="+r.URL, "any/thing"); status != 0 {
 		t.Fatal(stderr)
 	}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.yaml.in/yaml/v3"
+
 	"github.com/coffer-project/coffer/cmd/coffer/config"
 	"github.com/coffer-project/coffer/server/snapshots"
 )
@@ -42,6 +44,8 @@ var sometimes = []string{
 	"coffer_scrub_state_completed_time_seconds", "coffer_scrub_raft_log_completed_time_seconds",
 	"coffer_sync_links", "coffer_sync_circuit_open", "coffer_sync_unsynced_seconds", "coffer_sync_drifted", "coffer_sync_drift_check_failing",
 	"coffer_sync_drift_check_completed_time_seconds",
+	"coffer_plugin_processes", "coffer_plugin_starts_total", "coffer_plugin_failures_total", "coffer_plugin_requests_total",
+	"coffer_plugin_request_seconds_total",
 }
 
 // metricNames returns the names that a server reports, on its own, as the primary and as a secondary.
@@ -171,6 +175,62 @@ func TestDocumentedConfigurationsAreRead(t *testing.T) {
 	}
 	if seen < 3 {
 		t.Errorf("only %d configurations found", seen)
+	}
+}
+
+// Each node of the Compose file starts with its command line and variables: the configuration passes the check of the server.
+func TestComposeFile(t *testing.T) {
+	dir := filepath.Join(docs, "deploy", "compose")
+	text, err := os.ReadFile(filepath.Join(dir, "compose.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var compose struct {
+		Services map[string]struct {
+			Command     []string
+			Environment map[string]string
+			Volumes     []string
+		}
+	}
+	if err := yaml.Unmarshal(text, &compose); err != nil {
+		t.Fatal(err)
+	}
+	hcl, err := os.ReadFile(filepath.Join(dir, "coffer.hcl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"coffer-1", "coffer-2", "coffer-3"} {
+		t.Run(name, func(t *testing.T) {
+			node, here := compose.Services[name], t.TempDir()
+			writeCertificate(t, here, 1)
+			for key, value := range node.Environment {
+				t.Setenv(key, value)
+			}
+			if node.Environment["COFFER_RAFT_NODE_ID"] != name || node.Environment["COFFER_CLUSTER_ADDR"] != name+":8201" ||
+				node.Environment["COFFER_API_ADDR"] != "https://"+name+":8200" || !strings.Contains(string(hcl), `"https://`+name+`:8200"`) {
+				t.Errorf("%s has the variables %v", name, node.Environment)
+			}
+			inPlace := strings.NewReplacer("/etc/coffer/tls/tls.crt", here+"/cert.pem", "/etc/coffer/tls/ca.crt", here+"/cert.pem",
+				"/etc/coffer/tls/tls.key", here+"/key.pem", "/var/lib/coffer", here, "/etc/coffer/coffer.hcl", here+"/coffer.hcl")
+			if err := os.WriteFile(filepath.Join(here, "coffer.hcl"), []byte(inPlace.Replace(string(hcl))), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			args := []string{"coffer"}
+			for _, arg := range node.Command {
+				args = append(args, inPlace.Replace(arg))
+			}
+			var stderr strings.Builder
+			if status := run(t.Context(), append(args, "-check"), strings.NewReader(""), io.Discard, &stderr); status != 0 {
+				t.Errorf("status = %d: %s", status, &stderr)
+			}
+			for _, volume := range node.Volumes {
+				for other := range compose.Services {
+					if other != name && slices.Contains(compose.Services[other].Volumes, volume) && !strings.HasPrefix(volume, ".") {
+						t.Errorf("%s and %s share the volume %s", name, other, volume)
+					}
+				}
+			}
+		})
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/access"
 	"github.com/coffer-project/coffer/cmd/coffer/command/cloud"
+	"github.com/coffer-project/coffer/cmd/coffer/command/importer"
+	"github.com/coffer-project/coffer/cmd/coffer/command/importer/files"
 	"github.com/coffer-project/coffer/cmd/coffer/command/kv"
 	"github.com/coffer-project/coffer/cmd/coffer/command/login"
 	"github.com/coffer-project/coffer/cmd/coffer/command/mounts"
@@ -50,7 +52,8 @@ func root() *cli.Command {
 		paths.WrapCommand(), paths.UnwrapCommand(), kv.Command(), access.TokenCommand(), access.PolicyCommand(),
 		mounts.SecretsCommand(), mounts.AuthCommand(), mounts.LeaseCommand(), plugin.Command(), access.IdentityCommand(),
 		saml.Command(), cloud.Command(), secretsync.Command(), mounts.AuditCommand(), mounts.QuotaCommand(), mounts.NamespaceCommand(),
-		replication.Command(), operator.Command(diagnose.Command()), serverCommand(), login.PrintCommand(), versionCommand())
+		importer.Command(), files.ExportCommand(), replication.Command(), operator.Command(diagnose.Command()), operator.MonitorCommand(),
+		serverCommand(), login.PrintCommand(), versionCommand())
 	cmd.Version = version()
 	cmd.EnableShellCompletion = true
 	cmd.ConfigureShellCompletionCommand = func(c *cli.Command) {
@@ -69,7 +72,7 @@ Examples:
   $ coffer server -dev
   $ coffer kv put -mount=secret app/db user=app password=-
 
-Environment (each COFFER_… variable falls back to VAULT_… and then BAO_…):
+Environment (each COFFER_… variable falls back to BAO_… and then VAULT_…):
 
   COFFER_ADDR             address of the server (https://127.0.0.1:8200)
   COFFER_TOKEN            token; else the file ~/.coffer-token, else ~/.vault-token

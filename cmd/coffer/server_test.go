@@ -2,7 +2,10 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"io"
 	"net/http"
 	"os"
@@ -11,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coffer-project/coffer/cmd/coffer/node"
+	"github.com/coffer-project/coffer/cmd/coffer/node/settings"
 	"github.com/coffer-project/coffer/storage/storagetest/leaktest"
 )
 
@@ -78,6 +81,66 @@ func TestServerEndsCompletely(t *testing.T) {
 	}
 }
 
+// With -dev-tls the server has a certificate for the names it is asked for, by a CA that stays the same in a directory that is given.
+func TestDevelopmentServerWithTLS(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	certs := filepath.Join(t.TempDir(), "new")
+	var authority []byte
+	for _, args := range [][]string{{"-dev-tls-cert-dir=" + certs, "-dev-tls-san=coffer.test"}, {"-dev-tls-cert-dir=" + certs}, nil} {
+		url, stop := serverHere(t, append(args, "-dev-tls")...)
+		dir := certs
+		if args == nil {
+			found, err := filepath.Glob(filepath.Join(temp, "coffer-dev-*", "ca.pem"))
+			if err != nil || len(found) != 1 {
+				t.Fatalf("authorities in the temporary directory: %v, %v", found, err)
+			}
+			dir = filepath.Dir(found[0])
+		}
+		ca, err := os.ReadFile(filepath.Join(dir, "ca.pem"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case authority == nil:
+			authority = ca
+		case bytes.Equal(authority, ca) != (dir == certs):
+			t.Errorf("the CA in %s is the one before: %v", dir, bytes.Equal(authority, ca))
+		}
+		if mode, err := os.Stat(filepath.Join(dir, "key.pem")); err != nil || mode.Mode().Perm() != 0o600 {
+			t.Errorf("the key's file: %v, %v", mode, err)
+		}
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM(ca)
+		for _, name := range []string{"", "localhost", "coffer.test"} {
+			client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: roots, ServerName: name}}}
+			resp, err := client.Get(url + "/v1/sys/health")
+			if err == nil {
+				resp.Body.Close()
+			}
+			if valid := args != nil || name != "coffer.test"; valid != (err == nil) {
+				t.Errorf("%v as %q: %v", args, name, err)
+			}
+		}
+		if status := stop(); status != 0 {
+			t.Errorf("the server ended with status %d", status)
+		}
+	}
+	for _, refused := range []struct{ args, want string }{
+		{"-dev-tls -dev-tls-san=another.test -dev-tls-cert-dir=" + certs, "not another.test"},
+		{"-dev-tls-san=another.test", "need -dev-tls"},
+	} {
+		var stderr strings.Builder
+		args := append([]string{"coffer", "server", "-dev", "-dev-no-store-token", "-dev-listen-address=127.0.0.1:0"}, strings.Fields(refused.args)...)
+		if status := run(t.Context(), args, strings.NewReader(""), io.Discard, &stderr); status != 1 || !strings.Contains(stderr.String(), refused.want) {
+			t.Errorf("%s: status %d, %s", refused.args, status, &stderr)
+		}
+	}
+	if left, err := os.ReadDir(temp); err != nil || len(left) != 0 {
+		t.Errorf("left in the temporary directory: %v, %v", left, err)
+	}
+}
+
 func TestCheckListsEveryProblem(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "coffer.hcl")
 	config := `
@@ -132,7 +195,7 @@ storage "raft" {
 	t.Setenv("COFFER_API_ADDR", "https://10.0.0.2:8200")
 	t.Setenv("VAULT_CLUSTER_ADDR", "10.0.0.2:8201")
 	t.Setenv("COFFER_RAFT_NODE_ID", "n2")
-	c, err := node.LoadConfig(file)
+	c, err := settings.Load(file)
 	if err == nil {
 		err = c.Complete()
 	}

@@ -188,7 +188,7 @@ func TestParts(t *testing.T) {
 		{"token-ttl", "token_ttl", `{"token_ttl":"1m"}`, int64(60), int64(0)},
 		{"token-max-ttl", "token_max_ttl", `{"token_max_ttl":"1m"}`, int64(60), int64(0)},
 		{"token-num-uses", "token_num_uses", `{"token_num_uses":2}`, int64(2), int64(0)},
-		{"token-bound-cidrs", "token_bound_cidrs", `{"token_bound_cidrs":"::1"}`, []any{"::1/128"}, []any{}},
+		{"token-bound-cidrs", "token_bound_cidrs", `{"token_bound_cidrs":"::1"}`, []any{"::1"}, []any{}},
 	} {
 		path := "role/a/" + tt.path
 		m.Must(engines.Update, path, tt.write)

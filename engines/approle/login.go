@@ -139,9 +139,12 @@ func (s *secretID) login(ro *role) (*engines.Response, error) {
 	metadata := map[string]string{}
 	maps.Copy(metadata, s.Metadata)
 	metadata["role_name"] = ro.name
+	ofAlias := map[string]string{}
+	maps.Copy(ofAlias, ro.Token.AliasMetadata)
+	maps.Copy(ofAlias, metadata)
 	login := &engines.Login{
 		DisplayName: ro.name,
-		Alias:       engines.Alias{Name: ro.RoleID, Metadata: metadata},
+		Alias:       engines.Alias{Name: ro.RoleID, Metadata: ofAlias},
 		Metadata:    metadata,
 		Token:       ro.Token,
 		Role:        ro.name,

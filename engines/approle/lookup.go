@@ -46,7 +46,7 @@ func (s *secretID) data() *engines.Response {
 		"last_updated_time":  s.UpdatedAt,
 		"metadata":           metadata,
 		"cidr_list":          append(engines.StringList{}, s.CIDRList...),
-		"token_bound_cidrs":  append(engines.StringList{}, s.TokenBoundCIDRs...),
+		"token_bound_cidrs":  engines.ShownNetworks(s.TokenBoundCIDRs),
 	}}
 }
 

@@ -199,7 +199,7 @@ func (e *engine) writeRole(ctx context.Context, req *engines.Request, in *writeI
 				id = newUUID()
 			}
 		case req.Given("local_secret_ids") && in.LocalSecretIDs != ro.LocalSecretIDs:
-			return engines.Invalid("field \"local_secret_ids\": can only be set when the role is created")
+			return engines.Invalid("local_secret_ids can only be modified during role creation")
 		case id == "":
 			id = ro.RoleID
 		}

@@ -122,7 +122,7 @@ func (e *engine) addSecretID(ctx context.Context, req *engines.Request, in *secr
 	}
 	return &engines.Response{Data: map[string]any{
 		"secret_id": text, "secret_id_accessor": accessor, "secret_id_ttl": s.TTL.Seconds(), "secret_id_num_uses": s.Uses,
-	}}, nil
+	}, Accessor: accessor}, nil
 }
 
 // make checks the wishes against what the role allows.

@@ -2,6 +2,7 @@ package cloud
 
 import (
 	"context"
+	"crypto/rand"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
@@ -42,7 +43,7 @@ func (e *engine) issueSession(ctx context.Context, req *engines.Request, r *role
 	if c.ARN != "" {
 		data["arn"] = c.ARN
 	}
-	return &engines.Response{Data: data, Lease: &engines.Lease{TTL: ttl}}, nil
+	return &engines.Response{Data: data, Lease: &engines.Lease{TTL: ttl, ID: req.Mount.Path + req.Path + "/" + rand.Text()}}, nil
 }
 
 func newSession(ctx context.Context, api aws.API, conf *root.Root, caller engines.Caller, r *role.Role, g role.Grant) (aws.Credentials, error) {

@@ -19,6 +19,7 @@ type config struct {
 	maxVersions uint32 // 0: defaultMaxVersions
 	casRequired bool
 	deleteAfter time.Duration // 0: never
+	upgraded    instant       // when the mount was upgraded from version 1, until nothing is left to convert; else 0
 }
 
 // storedConfig is the stored form, as JSON.
@@ -27,6 +28,7 @@ type storedConfig struct {
 	MaxVersions uint32        `json:"max_versions"`
 	CASRequired bool          `json:"cas_required"`
 	DeleteAfter time.Duration `json:"delete_version_after"` // nanoseconds
+	Upgraded    instant       `json:"upgraded_at,omitempty"`
 }
 
 // getConfig returns the mount's settings, the zero ones if none are stored.
@@ -45,7 +47,15 @@ func getConfig(ctx context.Context, s engines.Getter) (*config, error) {
 	if c.Format != 1 {
 		return nil, fmt.Errorf("kv settings have format %d, this version knows 1", c.Format)
 	}
-	return &config{c.MaxVersions, c.CASRequired, c.DeleteAfter}, nil
+	return &config{c.MaxVersions, c.CASRequired, c.DeleteAfter, c.Upgraded}, nil
+}
+
+func (c *config) put(t *storage.Txn) error {
+	value, err := json.Marshal(storedConfig{1, c.maxVersions, c.casRequired, c.deleteAfter, c.upgraded})
+	if err == nil {
+		t.Put(configKey, value)
+	}
+	return err
 }
 
 // settings are the fields that a mount and a secret have in common.
@@ -109,12 +119,7 @@ func writeConfig(ctx context.Context, req *engines.Request, in *settings) (*engi
 			return err
 		}
 		in.apply(req, &c.maxVersions, &c.casRequired, &c.deleteAfter)
-		value, err := json.Marshal(storedConfig{1, c.maxVersions, c.casRequired, c.deleteAfter})
-		if err != nil {
-			return err
-		}
-		t.Put(configKey, value)
-		return nil
+		return c.put(t)
 	})
 	return warned(warnings), err
 }

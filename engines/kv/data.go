@@ -5,10 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/kv/limits"
+	"github.com/coffer-project/coffer/engines/kv/mergepatch"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -46,9 +49,15 @@ func load(ctx context.Context, s engines.Getter, path string, number uint32) (*r
 		if v.destroyed || v.deleted(now()) {
 			return r, v, nil, nil
 		}
+		if r.unconverted != nil {
+			return r, v, r.unconverted, nil
+		}
 		data, err := getPayload(ctx, s, path, v)
 		if data != nil || err != nil {
 			return r, v, data, err
+		}
+		if at == last && v.deletion != 0 { // imported without data, which its server did not show any more
+			return r, v, nil, nil
 		}
 		if at == last {
 			return nil, nil, nil, fmt.Errorf("version %d of secret %q has no data", v.number, path)
@@ -117,7 +126,7 @@ func versionAnswer(name string, r *record, v *version, data json.RawMessage) *en
 }
 
 func writeData(ctx context.Context, req *engines.Request, in *writeIn) (*engines.Response, error) {
-	if err := checkWritePath(in.Path); err != nil {
+	if err := limits.Path(in.Path); err != nil {
 		return nil, err
 	}
 	if in.Data == nil {
@@ -141,7 +150,7 @@ func addVersion(ctx context.Context, req *engines.Request, in *writeIn, data fun
 		if err != nil {
 			return err
 		}
-		r, err := getRecord(ctx, t, in.Path)
+		r, err := recordToChange(ctx, t, in.Path)
 		if err != nil {
 			return err
 		}
@@ -155,18 +164,13 @@ func addVersion(ctx context.Context, req *engines.Request, in *writeIn, data fun
 		if err != nil {
 			return err
 		}
-		if err := checkSize(len(secret)); err != nil {
+		if err := limits.Size(len(secret)); err != nil {
 			return err
 		}
-		v, pruned, err := r.add(now(), cfg)
+		v, err := r.put(t, in.Path, cfg, secret)
 		if err != nil {
 			return err
 		}
-		t.Put(payloadKey(in.Path, v.number), encodeHeader(int64(v.created), secret))
-		for _, number := range pruned {
-			t.Delete(payloadKey(in.Path, number))
-		}
-		t.Put(recordKey(in.Path), r.encode())
 		answer = r.appendVersion(nil, v)
 		return nil
 	})
@@ -174,6 +178,20 @@ func addVersion(ctx context.Context, req *engines.Request, in *writeIn, data fun
 		return nil, err
 	}
 	return &engines.Response{Data: answer}, nil
+}
+
+// put stores data as the next version.
+func (r *record) put(t *storage.Txn, path string, cfg *config, data json.RawMessage) (*version, error) {
+	v, pruned, err := r.add(now(), cfg)
+	if err != nil {
+		return nil, err
+	}
+	t.Put(payloadKey(path, v.number), encodeHeader(int64(v.created), data))
+	for _, number := range pruned {
+		t.Delete(payloadKey(path, number))
+	}
+	t.Put(recordKey(path), r.encode())
+	return v, nil
 }
 
 // casOption returns the version that the write expects, nil if it expects none in particular.
@@ -186,26 +204,31 @@ func casOption(options map[string]json.RawMessage) (*uint32, error) {
 	if quoted := ""; json.Unmarshal(raw, &quoted) == nil {
 		text = quoted
 	}
-	n, err := strconv.ParseUint(text, 10, 32)
+	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
 		return nil, engines.Invalid("field \"options.cas\": must be a version number")
+	}
+	if n < 0 || n > math.MaxUint32 {
+		return nil, errCAS // no secret has such a version
 	}
 	cas := uint32(n)
 	return &cas, nil
 }
+
+var errCAS = engines.Invalid("check-and-set parameter did not match the current version")
 
 func checkCAS(cas *uint32, r *record, cfg *config) error {
 	switch {
 	case cas == nil && (cfg.casRequired || r.casRequired):
 		return engines.Invalid("check-and-set parameter required for this call")
 	case cas != nil && *cas != r.current:
-		return engines.Invalid("check-and-set parameter did not match the current version")
+		return errCAS
 	}
 	return nil
 }
 
 func patchData(ctx context.Context, req *engines.Request, in *writeIn) (*engines.Response, error) {
-	if err := checkWritePath(in.Path); err != nil {
+	if err := limits.Path(in.Path); err != nil {
 		return nil, err
 	}
 	if in.Data == nil {
@@ -221,7 +244,7 @@ func patchData(ctx context.Context, req *engines.Request, in *writeIn) (*engines
 			gone = versionAnswer("data", r, v, nil)
 			return nil, errGone
 		}
-		return mergePatch(latest, json.RawMessage(in.Data))
+		return mergepatch.Apply(latest, json.RawMessage(in.Data))
 	})
 	if errors.Is(err, errGone) {
 		return gone, nil
@@ -251,7 +274,7 @@ func readSubkeys(ctx context.Context, req *engines.Request, in *subkeysIn) (*eng
 		return nil, err
 	}
 	if data != nil {
-		if data, err = subkeys(data, in.Depth); err != nil {
+		if data, err = mergepatch.Subkeys(data, in.Depth); err != nil {
 			return nil, err
 		}
 	}

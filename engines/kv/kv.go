@@ -10,7 +10,6 @@ package kv
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 
@@ -35,7 +34,7 @@ func New(m engines.Mount) (engines.Engine, error) {
 	case "", "1":
 		return engine{routerV1()}, nil
 	case "2":
-		return engineV2{engine{routerV2()}}, nil
+		return &engineV2{engine: engine{routerV2()}}, nil
 	default:
 		return nil, engines.Invalid("option \"version\" must be \"1\" or \"2\"")
 	}
@@ -55,29 +54,36 @@ type listIn struct {
 
 // list answers the names directly below the folder.
 func list(ctx context.Context, req *engines.Request, prefix storage.Key, in *listIn) (*engines.Response, error) {
-	return engines.Listed(req.Mount.Storage.List(ctx, prefix+storage.Key(in.Path), in.After, in.Limit))
+	return engines.Listed(folder(ctx, req.Mount.Storage, prefix, in))
 }
 
-// checkWritePath refuses paths that name no secret.
-func checkWritePath(path string) error {
-	switch {
-	case path == "":
-		return engines.Invalid("the path is empty: name the secret")
-	case strings.HasSuffix(path, "/"):
-		return engines.Invalid("the path ends in \"/\", which names a folder, not a secret")
-	}
-	return nil
+func folder(ctx context.Context, s storage.Reader, prefix storage.Key, in *listIn) ([]string, error) {
+	return s.List(ctx, prefix+storage.Key(in.Path), in.After, in.Limit)
 }
 
-// maxSecretBytes leaves room for the header in one stored value.
-const maxSecretBytes = storage.MaxValueBytes - headerBytes
-
-func checkSize(n int) error {
-	if n > maxSecretBytes {
-		return &engines.Error{Kind: engines.KindTooLarge,
-			Detail: fmt.Sprintf("the secret is %d bytes, the limit is %d", n, maxSecretBytes)}
+// below returns the names of all secrets below the folder, relative to it.
+func below(ctx context.Context, s storage.Reader, prefix storage.Key, in *listIn) (names []string, err error) {
+	const page = 1000
+	prefix += storage.Key(in.Path)
+	after := storage.Key("")
+	if in.After != "" {
+		after = prefix + storage.Key(in.After)
 	}
-	return nil
+	for in.Limit <= 0 || len(names) < in.Limit {
+		limit := page
+		if in.Limit > 0 {
+			limit = min(page, in.Limit-len(names))
+		}
+		entries, err := s.Scan(ctx, prefix, after, limit)
+		if err != nil || len(entries) == 0 {
+			return names, err
+		}
+		for _, e := range entries {
+			names = append(names, strings.TrimPrefix(string(e.Key), string(prefix)))
+		}
+		after = entries[len(entries)-1].Key
+	}
+	return names, nil
 }
 
 func exists(ctx context.Context, s engines.Getter, key storage.Key) (bool, error) {

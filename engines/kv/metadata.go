@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
-	"unicode"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/kv/limits"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -24,7 +24,11 @@ type metadataPatchIn struct {
 }
 
 func listMetadata(ctx context.Context, req *engines.Request, in *listIn) (*engines.Response, error) {
-	return list(ctx, req, "m/", in)
+	return engines.Listed(merged(ctx, req.Mount.Storage, in, folder))
+}
+
+func scanMetadata(ctx context.Context, req *engines.Request, in *listIn) (*engines.Response, error) {
+	return engines.Listed(merged(ctx, req.Mount.Storage, in, below))
 }
 
 func readMetadata(ctx context.Context, req *engines.Request, in *pathIn) (*engines.Response, error) {
@@ -93,7 +97,7 @@ func patchMetadata(ctx context.Context, req *engines.Request, in *metadataPatchI
 
 // changeRecord applies settings and then fn to a secret's record, new if there is none, in one transaction.
 func changeRecord(ctx context.Context, req *engines.Request, path string, s *settings, fn func(*record) error) (*engines.Response, error) {
-	if err := checkWritePath(path); err != nil {
+	if err := limits.Path(path); err != nil {
 		return nil, err
 	}
 	warnings, err := s.check()
@@ -101,7 +105,7 @@ func changeRecord(ctx context.Context, req *engines.Request, path string, s *set
 		return nil, err
 	}
 	_, err = storage.Update(ctx, req.Mount.Storage, func(t *storage.Txn) error {
-		r, err := getRecord(ctx, t, path)
+		r, err := recordToChange(ctx, t, path)
 		if err != nil {
 			return err
 		}
@@ -122,54 +126,23 @@ func changeRecord(ctx context.Context, req *engines.Request, path string, s *set
 	return warned(warnings), err
 }
 
-// Limits of custom metadata.
-const (
-	maxCustomNames      = 64
-	maxCustomNameBytes  = 128
-	maxCustomValueBytes = 512
-)
-
 // setCustom replaces the custom metadata after checking them.
 func (r *record) setCustom(custom map[string]string) error {
-	if len(custom) > maxCustomNames {
-		return engines.Invalid("field \"custom_metadata\": has more than %d names", maxCustomNames)
-	}
-	for name, text := range custom {
-		switch {
-		case name == "":
-			return engines.Invalid("field \"custom_metadata\": a name is empty")
-		case len(name) > maxCustomNameBytes:
-			return engines.Invalid("field \"custom_metadata\": a name is longer than %d bytes", maxCustomNameBytes)
-		case len(text) > maxCustomValueBytes:
-			return engines.Invalid("field \"custom_metadata\": a value is longer than %d bytes", maxCustomValueBytes)
-		case !printable(name) || !printable(text):
-			return engines.Invalid("field \"custom_metadata\": names and values must be printable")
-		}
-	}
-	if len(custom) == 0 {
+	if err := limits.Custom(custom); err != nil || len(custom) == 0 {
 		r.custom = nil
-		return nil
+		return err
 	}
 	encoded, err := json.Marshal(custom)
 	r.custom = encoded
 	return err
 }
 
-func printable(text string) bool {
-	for _, c := range text {
-		if !unicode.IsPrint(c) {
-			return false
-		}
-	}
-	return true
-}
-
 func deleteMetadata(ctx context.Context, req *engines.Request, in *pathIn) (*engines.Response, error) {
-	if err := checkWritePath(in.Path); err != nil {
+	if err := limits.Path(in.Path); err != nil {
 		return nil, err
 	}
 	_, err := storage.Update(ctx, req.Mount.Storage, func(t *storage.Txn) error {
-		r, err := getRecord(ctx, t, in.Path)
+		r, err := recordToChange(ctx, t, in.Path)
 		if err != nil || r == nil {
 			return err
 		}

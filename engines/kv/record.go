@@ -24,6 +24,8 @@ type record struct {
 	deleteAfter      time.Duration   // 0: what the mount says
 	custom           json.RawMessage // JSON object of texts, nil if empty
 	versions         []version       // retained ones, ascending
+	// unconverted is the data of a secret of version 1 that reads as one of version 2, until it is converted. It is not stored.
+	unconverted json.RawMessage
 }
 
 // version is one version of a secret.
@@ -146,6 +148,14 @@ func getRecord(ctx context.Context, s engines.Getter, path string) (*record, err
 
 // getRecordAt is getRecord that also returns the index the record was written at.
 func getRecordAt(ctx context.Context, s engines.Getter, path string) (*record, storage.Index, error) {
+	r, at, err := storedRecord(ctx, s, path)
+	if r == nil && err == nil {
+		return unconverted(ctx, s, path)
+	}
+	return r, at, err
+}
+
+func storedRecord(ctx context.Context, s engines.Getter, path string) (*record, storage.Index, error) {
 	e, err := s.Get(ctx, recordKey(path))
 	if errors.Is(err, storage.ErrNotFound) {
 		return nil, 0, nil
@@ -206,18 +216,7 @@ func decodeRecord(value []byte) (*record, error) {
 		created: instant(n[0]), updated: instant(n[1]), current: uint32(n[2]), casRequired: n[3] != 0,
 		maxVersions: uint32(n[4]), deleteAfter: time.Duration(n[5]), custom: d.text(n[6]),
 	}
-	count := d.numbers(uint64(len(d.rest) / 4))[0] // a version is at least four bytes
-	r.versions = make([]version, 0, count+1)       // room for one more, which a write adds
-	last := uint32(0)
-	for range count {
-		n := d.numbers(uint64(r.current), math.MaxInt64, math.MaxInt64, flagDestroyed)
-		v := version{number: uint32(n[0]), created: instant(n[1]), deletion: instant(n[2]), destroyed: n[3] != 0}
-		if v.number <= last {
-			d.failed = true
-		}
-		last = v.number
-		r.versions = append(r.versions, v)
-	}
+	r.versions = d.versions(r.current)
 	if d.failed || len(d.rest) != 0 {
 		return nil, errors.New("malformed")
 	}
@@ -244,6 +243,30 @@ func (d *decoder) numbers(limits ...uint64) []uint64 {
 		limits[i] = n
 	}
 	return limits
+}
+
+// versions returns the versions, none newer than the current one, with room for one more, which a write adds.
+func (d *decoder) versions(current uint32) []version {
+	const fields = 4
+	limits := [fields]uint64{uint64(current), math.MaxInt64, math.MaxInt64, flagDestroyed}
+	count := d.numbers(uint64(len(d.rest) / fields))[0] // a field is at least one byte
+	all := make([]version, 0, count+1)
+	last := uint64(0)
+	for range count {
+		var n [fields]uint64
+		for i := range n {
+			size := 0
+			if n[i], size = binary.Uvarint(d.rest); size <= 0 || n[i] > limits[i] {
+				d.failed = true
+				return nil
+			}
+			d.rest = d.rest[size:]
+		}
+		d.failed = d.failed || n[0] <= last
+		last = n[0]
+		all = append(all, version{number: uint32(n[0]), created: instant(n[1]), deletion: instant(n[2]), destroyed: n[3] != 0})
+	}
+	return all
 }
 
 // text returns the next n bytes, nil if n is 0.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
@@ -11,10 +12,13 @@ import (
 )
 
 // engineV2 is a mount of version 2, whose secrets others may be given.
-type engineV2 struct{ engine }
+type engineV2 struct {
+	engine
+	upgraded atomic.Bool // nothing of version 1 is left
+}
 
 // LatestSecret implements engines.SecretSource.
-func (engineV2) LatestSecret(ctx context.Context, m engines.Mount, name string) (engines.Secret, error) {
+func (*engineV2) LatestSecret(ctx context.Context, m engines.Mount, name string) (engines.Secret, error) {
 	r, v, data, err := load(ctx, m.Storage, name, 0)
 	var e *engines.Error
 	if errors.As(err, &e) && e.Kind == engines.KindNotFound {
@@ -35,7 +39,7 @@ func (engineV2) LatestSecret(ctx context.Context, m engines.Mount, name string) 
 }
 
 // SecretNames implements engines.SecretSource.
-func (engineV2) SecretNames(ctx context.Context, m engines.Mount, prefix, after string, limit int) ([]string, error) {
+func (*engineV2) SecretNames(ctx context.Context, m engines.Mount, prefix, after string, limit int) ([]string, error) {
 	from := storage.Key("")
 	if after != "" {
 		from = recordKey(after)
@@ -49,9 +53,9 @@ func (engineV2) SecretNames(ctx context.Context, m engines.Mount, prefix, after 
 }
 
 // SecretOf implements engines.SecretSource.
-func (engineV2) SecretOf(key storage.Key) (string, bool) {
+func (*engineV2) SecretOf(key storage.Key) (string, bool) {
 	return strings.CutPrefix(string(key), string(recordKey("")))
 }
 
 // ReadPath implements engines.SecretSource.
-func (engineV2) ReadPath(name string) string { return "data/" + name }
+func (*engineV2) ReadPath(name string) string { return "data/" + name }

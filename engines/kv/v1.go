@@ -10,12 +10,14 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/input"
+	"github.com/coffer-project/coffer/engines/kv/limits"
 	"github.com/coffer-project/coffer/storage"
 )
 
 func newRouterV1() *engines.Router {
 	r := engines.NewRouter()
 	engines.On(r, engines.Read, "{path...}", "Read a secret.", 0, readV1)
+	engines.On(r, engines.Scan, "{path...}", "List all secrets below a folder.", 0, scanV1)
 	engines.On(r, engines.List, "{path...}", "List the secrets and folders in a folder.", 0, listV1)
 	engines.On(r, engines.Delete, "{path...?}", "Delete a secret.", 0, deleteV1)
 	engines.On(r, engines.Update, "{path...?}", "Write a secret: any JSON object.", 0, writeV1).Exists =
@@ -41,33 +43,39 @@ func readV1(ctx context.Context, req *engines.Request, in *pathIn) (*engines.Res
 	if err != nil {
 		return nil, err
 	}
-	stated, data, err := decodeHeader(e.Value)
+	seconds, data, err := decodeHeader(e.Value)
 	if err != nil {
 		return nil, fmt.Errorf("secret %q: %w", in.Path, err)
 	}
+	if seconds == statedZero {
+		return &engines.Response{Data: data, Held: &engines.HeldLease{}}, nil
+	}
 	// Without a stated one, the zero TTL becomes the mount's default.
-	return &engines.Response{Data: data, Lease: &engines.Lease{TTL: time.Duration(stated) * time.Second}}, nil
+	return &engines.Response{Data: data, Lease: &engines.Lease{TTL: time.Duration(seconds) * time.Second}}, nil
 }
 
 func writeV1(ctx context.Context, req *engines.Request, in *writeV1In) (*engines.Response, error) {
-	if err := checkWritePath(in.Path); err != nil {
+	if err := limits.Path(in.Path); err != nil {
 		return nil, err
 	}
-	lease, err := statedLease(in.Data)
+	seconds, err := statedLease(in.Data)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkSize(len(in.Data)); err != nil {
+	if err := limits.Size(len(in.Data)); err != nil {
 		return nil, err
 	}
-	put := storage.Put{Key: keyV1(in.Path), Value: encodeHeader(int64(lease/time.Second), in.Data)}
+	put := storage.Put{Key: keyV1(in.Path), Value: encodeHeader(seconds, in.Data)}
 	_, err = req.Mount.Storage.Commit(ctx, storage.Batch{Puts: []storage.Put{put}})
 	return nil, err
 }
 
-// statedLease returns what the secret's own "ttl" or "lease" says, 0 if nothing that can be understood, and
-// refuses secrets without any field.
-func statedLease(data engines.Object) (time.Duration, error) {
+// statedZero is stored of a secret whose own lease is shorter than a second.
+const statedZero = -1
+
+// statedLease returns what the secret's own "ttl" or "lease" says, in seconds or statedZero, 0 if nothing that can be
+// understood, and rejects secrets without any field.
+func statedLease(data engines.Object) (int64, error) {
 	var fields map[string]json.RawMessage
 	if len(data) > 0 {
 		if err := json.Unmarshal(data, &fields); err != nil {
@@ -82,15 +90,20 @@ func statedLease(data engines.Object) (time.Duration, error) {
 		if s := ""; json.Unmarshal(fields[name], &s) == nil {
 			text = s
 		}
-		if d, err := input.ParseDuration(text); err == nil && d > 0 {
-			return d, nil
+		d, err := input.ParseDuration(text)
+		switch {
+		case text == "" || err != nil || d < 0:
+		case d < time.Second:
+			return statedZero, nil
+		default:
+			return int64(d / time.Second), nil
 		}
 	}
 	return 0, nil
 }
 
 func deleteV1(ctx context.Context, req *engines.Request, in *pathIn) (*engines.Response, error) {
-	if err := checkWritePath(in.Path); err != nil {
+	if err := limits.Path(in.Path); err != nil {
 		return nil, err
 	}
 	_, err := req.Mount.Storage.Commit(ctx, storage.Batch{Deletes: []storage.Key{keyV1(in.Path)}})
@@ -101,12 +114,16 @@ func listV1(ctx context.Context, req *engines.Request, in *listIn) (*engines.Res
 	return list(ctx, req, "d/", in)
 }
 
+func scanV1(ctx context.Context, req *engines.Request, in *listIn) (*engines.Response, error) {
+	return engines.Listed(below(ctx, req.Mount.Storage, "d/", in))
+}
+
 // A stored secret, of either version of the engine, is a header and the JSON as it came. The header is the
 // format byte 1 and a number: the stated lease in seconds (version 1), or the time that the version was
 // created, in nanoseconds since 1970 (version 2).
 const (
 	formatSecret = 1
-	headerBytes  = 1 + 8
+	headerBytes  = limits.HeaderBytes
 )
 
 func encodeHeader(n int64, data []byte) []byte {

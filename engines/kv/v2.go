@@ -21,14 +21,18 @@ func newRouterV2() *engines.Router {
 	engines.On(r, engines.Update, "undelete/{path...?}", "Take back the soft deletion of versions.", 0, undeleteVersions)
 	engines.On(r, engines.Update, "destroy/{path...?}", "Remove versions for good.", engines.FreesSpace, destroyVersions)
 
+	engines.On(r, engines.Scan, "metadata/{path...}", "List all secrets below a folder.", 0, scanMetadata)
 	engines.On(r, engines.List, "metadata/{path...}", "List the secrets and folders in a folder.", 0, listMetadata)
 	engines.On(r, engines.Read, "metadata/{path...}", "Read a secret's metadata and versions.", 0, readMetadata)
 	engines.On(r, engines.Update, "metadata/{path...?}", "Change a secret's settings; what is not given stays.", 0, writeMetadata).Exists = recordExists
 	engines.On(r, engines.Patch, "metadata/{path...?}", "Change a secret's settings with a merge patch.", 0, patchMetadata)
 	engines.On(r, engines.Delete, "metadata/{path...?}", "Remove a secret with all its versions and metadata.", 0, deleteMetadata)
+
+	engines.On(r, engines.Update, "import", "Create secrets with the versions, times and states that they have at another server, or extend those of an earlier import.", engines.Sudo|engines.Strict, importSecrets)
 	return r
 }
 
 func recordExists(ctx context.Context, req *engines.Request) (bool, error) {
-	return exists(ctx, req.Mount.Storage, recordKey(req.Param("path")))
+	r, err := getRecord(ctx, req.Mount.Storage, req.Param("path"))
+	return r != nil, err
 }

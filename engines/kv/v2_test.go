@@ -140,7 +140,7 @@ func TestV2Refuses(t *testing.T) {
 		{engines.Delete, "metadata/", ``, "the path is empty"},
 		{engines.Update, "destroy/a/", `{"versions":[1]}`, "names a folder"},
 		{engines.Update, "data/a", `{"data":{},"options":{"cas":"x"}}`, "options.cas"},
-		{engines.Update, "data/a", `{"data":{},"options":{"cas":-1}}`, "options.cas"},
+		{engines.Update, "data/a", `{"data":{},"options":{"cas":-1}}`, "did not match the current version"},
 		{engines.Update, "data/a", `{"data":{},"options":{"cas":0}}`, "check-and-set parameter did not match the current version"},
 		{engines.Update, "delete/a", `{}`, `field "versions": is required`},
 		{engines.Update, "delete/a", `{"versions":[]}`, `field "versions": must not be empty`},

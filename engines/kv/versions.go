@@ -5,6 +5,7 @@ import (
 	"strconv"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/kv/limits"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -79,11 +80,11 @@ func changeVersions(ctx context.Context, req *engines.Request, in *versionsIn, d
 // change does something to versions of a secret in one transaction. Unknown versions, and unknown secrets,
 // are ignored; if nothing changes, nothing is written.
 func change(ctx context.Context, req *engines.Request, path string, numbers []uint32, do func(*version) bool) error {
-	if err := checkWritePath(path); err != nil {
+	if err := limits.Path(path); err != nil {
 		return err
 	}
 	_, err := storage.Update(ctx, req.Mount.Storage, func(t *storage.Txn) error {
-		r, err := getRecord(ctx, t, path)
+		r, err := recordToChange(ctx, t, path)
 		if err != nil || r == nil {
 			return err
 		}
@@ -94,8 +95,15 @@ func change(ctx context.Context, req *engines.Request, path string, numbers []ui
 				continue
 			}
 			changed = true
-			if v.destroyed {
+			switch {
+			case v.destroyed:
 				t.Delete(payloadKey(path, v.number))
+			case v.deletion == 0:
+				if there, err := exists(ctx, t, payloadKey(path, v.number)); err != nil {
+					return err
+				} else if !there {
+					return engines.Invalid("version %d was imported when it was deleted already, so it has no data to take back", v.number)
+				}
 			}
 		}
 		if changed {

@@ -63,6 +63,9 @@ var methods = map[engines.Operation]string{
 }
 
 func (d *document) add(mount string, r *engines.Route) {
+	if r.Op == engines.Scan {
+		return // OpenAPI has no such method, and GET there is the list
+	}
 	path, shape := "/"+mount, "/"+mount
 	var names []string
 	for i, segment := range segments(r) {

@@ -81,7 +81,7 @@ func (e *engine) token(ctx context.Context, req *engines.Request, in *tokenIn) (
 	e.counts.Redeemed.Add(1)
 	return &engines.Response{Auth: &engines.Auth{Login: &engines.Login{
 		DisplayName:  cut(l.User.Subject, maxDisplayBytes),
-		Alias:        engines.Alias{Name: c.Alias(l.User.Subject), Metadata: ro.AliasMetadata},
+		Alias:        engines.Alias{Name: c.Alias(l.User.Subject), Metadata: ro.Token.AliasMetadata},
 		GroupAliases: ro.Groups(*l.User),
 		Metadata:     map[string]string{"role": ro.Name},
 		Token:        ro.Token,

@@ -458,3 +458,45 @@ func TestSeriesAreBounded(t *testing.T) {
 		same(t, "of the others", numbers[`sync_links{destination="other",namespace="",status="SYNCED"}`], 20)
 	})
 }
+
+// TestHealthCountsWhatIsNotSyncedYet: a new association, a secret that is new below a prefix, and a change are PENDING from the beginning.
+func TestHealthCountsWhatIsNotSyncedYet(t *testing.T) {
+	run(t, func(r *rig) {
+		d := r.dest(syncsim.Marked, "d", nil)
+		links := func(what string, want map[string]int) {
+			t.Helper()
+			h, _ := r.Data(r.Must(engines.Read, d, nil))["health"].(map[string]any)
+			same(t, what, h["links"], want)
+		}
+		slow := func(on bool) {
+			r.sites.SetFault(nil)
+			if on {
+				r.sites.SetFault(of("d", "", syncsim.Fault{Delay: 30 * time.Second}))
+			}
+		}
+		slow(true)
+		r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"}) // it responds after ten seconds
+		links("a new association", map[string]int{"PENDING": 1})
+		slow(false)
+		time.Sleep(2 * time.Minute)
+		links("synced", map[string]int{"SYNCED": 1})
+		slow(true)
+		r.kv.Put("a", "k", "2")
+		time.Sleep(time.Second)
+		links("a change", map[string]int{"PENDING": 1})
+		slow(false)
+		time.Sleep(2 * time.Minute)
+		links("synced again", map[string]int{"SYNCED": 1})
+		slow(true)
+		r.kv.Put("s1", "k", "v")
+		r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_prefix": "s"})
+		time.Sleep(time.Second)
+		links("a secret below a prefix", map[string]int{"PENDING": 1, "SYNCED": 1})
+		slow(false)
+		time.Sleep(2 * time.Minute)
+		r.post(d+"/pause", nil)
+		r.kv.Put("p", "k", "v")
+		r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "p"})
+		links("an association at a paused destination", map[string]int{"PENDING": 1, "SYNCED": 2})
+	})
+}

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/repohost"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
@@ -208,6 +209,48 @@ func TestABusySecretLeavesTheRateToOthers(t *testing.T) {
 		if n := s.calls("write"); n > 15 {
 			t.Errorf("the busy secret was written %d times", n)
 		}
+		s.stop()
+	})
+}
+
+// TestASecretOfManyKeysLeavesTheRateToOthers has the rate and the limit of repohost: a secret whose 30 keys change all the time has a limit
+// for each name, and still takes no more than its share of the destination's rate.
+func TestASecretOfManyKeysLeavesTheRateToOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, 1)
+		s.sites.Rate, s.sites.WritesPerDay = repohost.Type.Rules.Rate, repohost.Type.Rules.WritesPerDay
+		s.restart()
+		kv := s.mounts[0]
+		change := func(n int) {
+			var keys []string
+			for i := range 30 {
+				keys = append(keys, fmt.Sprint("k", i), fmt.Sprint(n))
+			}
+			kv.Put("a", keys...)
+		}
+		change(0)
+		perKey := func(a *state.Association) { a.Granularity = destination.SecretKey }
+		began := time.Now()
+		a := s.tie(2, "a", perKey)
+		for s.link(a, "a").Status != state.Synced {
+			s.pass(time.Second)
+		}
+		if d := time.Since(began); d > 10*time.Second {
+			t.Errorf("the first sync, with the whole rate to itself, took %v", d)
+		}
+		for i := range 20 {
+			change(i + 1)
+			s.pass(10 * time.Second)
+			name := fmt.Sprint("other", i)
+			kv.Put(name, "k", "0")
+			if i%5 != 0 {
+				continue
+			}
+			other := s.tie(2, name, perKey)
+			s.status(other, name, state.Synced)
+		}
+		s.pass(time.Hour)
+		s.status(a, "a", state.Synced)
 		s.stop()
 	})
 }

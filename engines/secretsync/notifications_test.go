@@ -119,6 +119,28 @@ func TestNotificationsStayOutside(t *testing.T) {
 	})
 }
 
+// TestNotificationsSurviveTheActiveNode: what an active node had no time to send, the next one does; what happened long ago is not sent
+// again.
+func TestNotificationsSurviveTheActiveNode(t *testing.T) {
+	run(t, func(r *rig) {
+		r.Must(engines.Update, "sync/config", map[string]any{"notification_url": "https://127.0.0.1:1"}) // each is given up, and counted, at once
+		sent := func() float64 { return r.svc.Numbers()["sync_notification_failures_total"] }
+		d := r.dest(syncsim.Marked, "prod", map[string]any{"secret_name_template": "{{ .SecretPath }}"})
+		r.sites.Site(syncsim.Marked, "one").Put("a", "another client's")
+		r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "a"})
+		r.stop()
+		same(t, "sent by the first node", sent(), 0)
+		r.start()
+		time.Sleep(time.Minute)
+		same(t, "sent by the second node", sent(), 1)
+		time.Sleep(time.Hour)
+		r.stop()
+		r.start()
+		time.Sleep(time.Hour)
+		same(t, "sent an hour later", sent(), 1)
+	})
+}
+
 func TestNotificationConfig(t *testing.T) {
 	run(t, func(r *rig) {
 		const path = "sync/config"

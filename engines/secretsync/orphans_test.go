@@ -194,3 +194,66 @@ func TestForceDeleteRecordsEveryName(t *testing.T) {
 		}
 	})
 }
+
+// TestAChangedNameThatStaysIsRecorded: the association ends and another client has changed the name, which stays for that: a warning,
+// left_behind and the audit log say so, and the plan before.
+func TestAChangedNameThatStaysIsRecorded(t *testing.T) {
+	for _, tt := range []struct{ kind, policy, name string }{
+		{syncsim.Marked, "conflict", "vault/kv_00000001/a"},
+		{syncsim.Plain, "conflict", "VAULT_KV_00000001_A_K"},
+		{syncsim.Plain, "report", "VAULT_KV_00000001_A_K"},
+	} {
+		run(t, func(r *rig) {
+			body := map[string]any{"mount": "kv", "secret_name": "a", "drift_policy": tt.policy}
+			d := r.dest(tt.kind, "store", nil)
+			r.post(d+"/associations/set", body)
+			site := r.sites.Site(tt.kind, "one")
+			site.Put(tt.name, "hotfix")
+			time.Sleep(time.Minute)
+			delete(body, "drift_policy")
+			r.w.FailAudit(fmt.Errorf("no space left"))
+			if resp := r.Must(engines.Update, d+"/associations/remove", body); len(r.entries(d)) != 1 {
+				t.Errorf("%+v: it goes without an audit record: %+v", tt, resp)
+			}
+			r.w.FailAudit(nil)
+			resp := r.Must(engines.Update, d+"/associations/remove", body)
+			if got := statuses(r.Data(resp)["associated_secrets"])["a"]; got != "UNSYNCED" || len(resp.Warnings) != 1 ||
+				!strings.Contains(resp.Warnings[0], "changed by another client") || !strings.Contains(resp.Warnings[0], `"`+tt.name+`"`) {
+				t.Errorf("%+v: the secret is %s, warnings %q", tt, got, resp.Warnings)
+			}
+			if got, _ := site.Get(tt.name); got != "hotfix" {
+				t.Errorf("%+v: %q is there", tt, got)
+			}
+			audited := r.w.Audited()
+			if last := audited[len(audited)-1]; last.Path != "sys/"+d+"/associations/remove" || last.Data["left_behind"] != 1 || last.Who.DisplayName != "caller" {
+				t.Errorf("%+v: audited %+v", tt, last)
+			}
+			names, _ := leftBehind(t, r.Data(r.Must(engines.Read, d, nil)))
+			same(t, "names left", names, []string{tt.name})
+		})
+	}
+	// One of two keys: the history has it for as long as the other is not removed.
+	run(t, func(r *rig) {
+		r.kv.Put("a", "k", "1", "other", "1")
+		body := map[string]any{"mount": "kv", "secret_name": "a"}
+		d := r.dest(syncsim.Plain, "store", nil)
+		r.post(d+"/associations/set", body)
+		r.sites.Site(syncsim.Plain, "one").Put("VAULT_KV_00000001_A_K", "hotfix")
+		r.sites.SetFault(func(c syncsim.Call) syncsim.Fault {
+			if c.Op == "delete" {
+				return syncsim.Fault{Kind: syncsim.Reject}
+			}
+			return syncsim.Fault{}
+		})
+		resp := r.Must(engines.Update, d+"/associations/remove", body)
+		if text := strings.Join(resp.Warnings, " "); !strings.Contains(text, `"VAULT_KV_00000001_A_K"`) {
+			t.Errorf("warnings %q", resp.Warnings)
+		}
+		history, _ := r.post(d+"/associations/history", body)["events"].([]any)
+		if len(history) == 0 || !strings.Contains(fmt.Sprint(history), "left as changed by another client 1") {
+			t.Errorf("the history says %v", history)
+		}
+		names, _ := leftBehind(t, r.Data(r.Must(engines.Read, d, nil)))
+		same(t, "names left", names, []string{"VAULT_KV_00000001_A_K"})
+	})
+}

@@ -12,9 +12,9 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync"
-	"github.com/coffer-project/coffer/engines/secretsync/apply"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
+	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
 )
 
 // hooks are the redeployments of destinations of the type test-hooked. Safe for concurrent use.
@@ -132,7 +132,7 @@ func TestRedeploysAfterChanges(t *testing.T) {
 		}
 		read := r.hooked()
 		at, err := time.Parse(time.RFC3339Nano, fmt.Sprint(read["redeployed_at"]))
-		if after := at.Sub(began); err != nil || read["redeploy_pending"] != false || after < apply.RedeployInterval || after > apply.RedeployInterval+time.Second {
+		if after := at.Sub(began); err != nil || read["redeploy_pending"] != false || after < workqueue.RedeployInterval || after > workqueue.RedeployInterval+time.Second {
 			t.Errorf("it was redeployed %v after the first change: %v", after, read)
 		}
 		// Deletions count; reading, and what is right already, do not.

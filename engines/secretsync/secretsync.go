@@ -54,7 +54,8 @@ type Service struct {
 func (s *Service) Run(ctx context.Context) {
 	var sending sync.WaitGroup
 	defer sending.Wait()
-	sending.Go(func() { s.notices.Run(ctx) })
+	send := s.notices.Start() // before the first scan, which may have something to report
+	sending.Go(func() { send(ctx) })
 	s.API.Run(ctx)
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/api"
 	"github.com/coffer-project/coffer/engines/secretsync/api/config"
-	"github.com/coffer-project/coffer/engines/secretsync/apply"
 	"github.com/coffer-project/coffer/engines/secretsync/reconcile"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/syncsim"
@@ -63,7 +62,7 @@ func TestARecordThatCannotBeRead(t *testing.T) {
 			resp, err := s.svc.RespondAssociations(s.ctx(), s.dests[0], a)
 			s.must(err)
 			e, _ := resp.Data.(map[string]any)["associated_secrets"].(map[string]any)["kv_00000001/a"].(map[string]any)
-			if e["sync_status"] != state.InternalError || e["code"] != apply.CodeUnreadable {
+			if e["sync_status"] != state.InternalError || e["code"] != state.CodeUnreadable {
 				s.t.Errorf("it is shown as %v", e)
 			}
 		}},
@@ -80,7 +79,7 @@ func TestARecordThatCannotBeRead(t *testing.T) {
 			s.must(err)
 			return state.ClaimKey(syncsim.Marked, place, name+"a")
 		}, func(s *sim, a *state.Association) {
-			if l := s.link(a, "a"); l.Status != state.InternalError || l.Code != apply.CodeUnreadable {
+			if l := s.link(a, "a"); l.Status != state.InternalError || l.Code != state.CodeUnreadable {
 				s.t.Errorf("the link is %+v", l.Outcome)
 			}
 		}},
@@ -155,7 +154,7 @@ func TestAPurgeDoesNotPassOverWhatItCannotRead(t *testing.T) {
 				s.pass(time.Hour)
 				s.there(syncsim.Marked, "vault/kv_00000001/a")
 				got, err := s.svc.DescribeDestination(s.ctx(), new(engines.Request), s.dests[0])
-				if s.must(err); got["purge_error"] != apply.UnreadableCause {
+				if s.must(err); got["purge_error"] != state.UnreadableCause {
 					t.Errorf("it says %v", got["purge_error"])
 				}
 				if has, err := s.svc.HasAssociations(s.ctx(), s.dests[0]); err != nil || !has {

@@ -139,3 +139,33 @@ func TestValuesThatAreThere(t *testing.T) {
 		}
 	})
 }
+
+// TestValuesWithAnOlderNode: while a node of the cluster may be of an earlier version, which would write values without their shape if it
+// became the active one, a shape cannot be set. One that is stored is kept.
+func TestValuesWithAnOlderNode(t *testing.T) {
+	run(t, func(r *rig) {
+		d := r.dest(syncsim.Marked, "d", nil)
+		r.w.SetOlderMember(true)
+		for field, value := range map[string]any{"rename": map[string]any{"k": "K"}, "value_template": "{{ .Secrets.k }}", "format": "dotenv"} {
+			body := map[string]any{"mount": "kv", "secret_name": "a", field: value}
+			for _, path := range []string{"/associations/set", "/plan"} {
+				if text := r.Fails(engines.KindInvalid, engines.Update, d+path, body); !strings.Contains(text, `"`+field+`"`) || !strings.Contains(text, "finish the upgrade") {
+					t.Errorf("the error is %q", text)
+				}
+			}
+			if len(r.entries(d)) != 0 {
+				t.Error("it is associated")
+			}
+		}
+		r.w.SetOlderMember(false)
+		body := map[string]any{"mount": "kv", "secret_name": "a", "rename": map[string]any{"k": "K"}}
+		r.post(d+"/associations/set", body)
+		r.w.SetOlderMember(true)
+		delete(body, "rename")
+		r.post(d+"/associations/set", body)
+		if e, _ := r.entries(d)["kv_00000001/a"].(map[string]any); e["sync_status"] != "SYNCED" || fmt.Sprint(e["rename"]) != "map[k:K]" {
+			t.Errorf("the association is %v", e)
+		}
+		r.post(d+"/associations/set", map[string]any{"mount": "kv", "secret_name": "folder/b", "format": "json"})
+	})
+}

@@ -57,7 +57,7 @@ func (e *engine) login(ctx context.Context, req *engines.Request, in *loginIn) (
 	e.locks.succeeded(a)
 	return &engines.Response{Auth: &engines.Auth{Login: &engines.Login{
 		DisplayName: name,
-		Alias:       engines.Alias{Name: name},
+		Alias:       engines.Alias{Name: name, Metadata: u.Token.AliasMetadata},
 		Metadata:    map[string]string{"username": name},
 		Token:       u.Token,
 		Role:        name,

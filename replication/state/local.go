@@ -64,12 +64,11 @@ func (l *Local) Close() { l.stop() }
 
 // changed runs on the apply path.
 func (l *Local) changed(ch storage.Change) {
-	shared, scope, cursor := ch.Reset, ch.Reset, ch.Reset
+	shared, scope, cursor := ch.Touches(sharedPrefix), ch.Reset, ch.Reset
 	for i := range ch.Entries {
 		switch key := ch.Entries[i].Key; {
-		case key.Class() == storage.Shared:
-			shared = true
-			scope = scope || l.o.Layout.Anchor(key) // it may have been moved to where a filter says otherwise
+		case shared && l.o.Layout.Anchor(key):
+			scope = true // it may have been moved to where a filter says otherwise
 		case key == replication.CursorKey || key == ownKey:
 			cursor = true
 		case isBelow(key, replicationPrefix) && !isBelow(key, progressPrefix):

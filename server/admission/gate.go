@@ -215,39 +215,39 @@ func (g *Gate) ConnState(nc net.Conn, state http.ConnState) {
 	if g.late {
 		addr = addressOf(c.Conn) // known by now
 	}
+	var victims []*conn
+	admitted := true
 	g.mu.Lock()
-	victims, admitted := g.stateLocked(c, state == http.StateIdle, addr)
+	if !c.known && !c.gone {
+		victims, admitted = g.identifyLocked(c, addr)
+	}
+	if idle := state == http.StateIdle; admitted && !c.gone && c.idle != idle {
+		if c.idle = idle; idle {
+			c.client.idle.push(c)
+		} else {
+			c.client.idle.remove(c)
+		}
+	}
 	g.mu.Unlock()
-	g.close(victims, admitted)
+	if victims != nil || !admitted {
+		g.close(victims, admitted)
+	}
 	if !admitted {
 		c.Close()
 	}
 }
 
-func (g *Gate) stateLocked(c *conn, idle bool, addr netip.Addr) (victims []*conn, admitted bool) {
-	if c.gone {
-		return nil, true
+// identifyLocked counts a connection for the address that a proxy has said by now.
+func (g *Gate) identifyLocked(c *conn, addr netip.Addr) (victims []*conn, admitted bool) {
+	g.leaveLocked(c)
+	c.known, c.addr = true, addr
+	victim, full := g.crowdedLocked(addr, true), g.fullLocked(addr, true)
+	if victim != nil {
+		victims = append(victims, victim)
+		g.removeLocked(victim)
 	}
-	if !c.known {
-		g.leaveLocked(c)
-		c.known, c.addr = true, addr
-		victim, full := g.crowdedLocked(addr, true), g.fullLocked(addr, true)
-		if victim != nil {
-			victims = append(victims, victim)
-			g.removeLocked(victim)
-		}
-		g.joinLocked(c)
-		if victim == nil && full {
-			return nil, false
-		}
-	}
-	if c.idle {
-		c.client.idle.remove(c)
-	}
-	if c.idle = idle; idle {
-		c.client.idle.push(c)
-	}
-	return victims, true
+	g.joinLocked(c)
+	return victims, victim != nil || !full
 }
 
 // Numbers are the metrics of the gate.

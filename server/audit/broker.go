@@ -113,27 +113,21 @@ func (b *Broker) sortLocked() {
 
 // Request records a request before it runs. The error is ErrNotRecorded.
 func (b *Broker) Request(ctx context.Context, r *record.Record) error {
-	return b.RequestOf(ctx, func() (*record.Record, error) { return r, nil })
-}
-
-// RequestOf is Request for a record that is made only if there is a device to take it. Its error is returned as it is.
-func (b *Broker) RequestOf(ctx context.Context, make func() (*record.Record, error)) error {
-	b.requests.Add(1)
-	return b.record(ctx, make, false)
+	return b.Record(ctx, false, func() (*record.Record, error) { return r, nil })
 }
 
 // Response records a response before it leaves. The error is ErrNotRecorded.
 func (b *Broker) Response(ctx context.Context, r *record.Record) error {
-	return b.ResponseOf(ctx, func() (*record.Record, error) { return r, nil })
+	return b.Record(ctx, true, func() (*record.Record, error) { return r, nil })
 }
 
-// ResponseOf is Response for a record that is made only if there is a device to take it.
-func (b *Broker) ResponseOf(ctx context.Context, make func() (*record.Record, error)) error {
-	b.responses.Add(1)
-	return b.record(ctx, make, true)
-}
-
-func (b *Broker) record(ctx context.Context, make func() (*record.Record, error), response bool) error {
+// Record is Request, or Response, for a record that is made only if there is a device to take it. An error of make is returned as it is.
+func (b *Broker) Record(ctx context.Context, response bool, make func() (*record.Record, error)) error {
+	if response {
+		b.responses.Add(1)
+	} else {
+		b.requests.Add(1)
+	}
 	if b.refresh != nil {
 		if err := b.refresh(ctx); err != nil {
 			b.failures.Add(1)

@@ -215,7 +215,7 @@ func TestEnableRefuses(t *testing.T) {
 	}{
 		{"no path", device.Config{Type: "file", Options: file("discard")}, "path"},
 		{"no type", device.Config{Path: "a", Options: file("discard")}, `"file"`},
-		{"unknown type", device.Config{Path: "a", Type: "pigeon"}, `"pigeon" are not supported: use "file", "syslog" or "socket"`},
+		{"unknown type", device.Config{Path: "a", Type: "pigeon"}, `unknown audit backend type "pigeon": use "file", "syslog" or "socket"`},
 		{"nobody listens", device.Config{Path: "a", Type: "socket", Options: map[string]string{"address": filepath.Join(dir, "no"), "socket_type": "unix"}}, "no such file"},
 		{"no options", device.Config{Path: "a", Type: "file"}, "file_path"},
 		{"missing directory", device.Config{Path: "a", Type: "file", Options: file(filepath.Join(dir, "no", "log"))}, "does not exist"},

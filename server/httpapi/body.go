@@ -145,7 +145,6 @@ func (x *exchange) take(open bool) {
 	if open {
 		budget = x.api.opts.Bodies.Open
 	}
-	x.share.Release() // of an attempt to forward that sent nothing
 	x.share = budget.Share(x.req.Remote.Addr())
 }
 

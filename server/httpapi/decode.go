@@ -16,11 +16,7 @@ import (
 // decode fills the request from everything but the body.
 func (x *exchange) decode(prefix string) error {
 	r := x.r
-	q, err := url.ParseQuery(r.URL.RawQuery)
-	if err != nil {
-		return engines.Invalid("the query string is malformed")
-	}
-	x.req.Query, x.req.Header = q, r.Header
+	x.req.Header = r.Header
 	if err := checkOnce(r.Header); err != nil {
 		return err
 	}
@@ -31,11 +27,13 @@ func (x *exchange) decode(prefix string) error {
 	x.req.Token = engines.Sensitive(token)
 	x.req.Namespace = strings.Trim(r.Header.Get("X-Vault-Namespace"), "/")
 	x.req.Remote, _ = netip.ParseAddrPort(r.RemoteAddr)
-	if x.req.Help, err = boolQuery(q, "help"); err != nil {
+	if x.req.Op, err = operation(r.Method); err != nil {
 		return err
 	}
-	if x.req.Op, err = operation(r.Method, q); err != nil {
-		return err
+	if r.URL.RawQuery != "" {
+		if err := x.query(); err != nil {
+			return err
+		}
 	}
 	x.req.Path = strings.TrimPrefix(r.URL.Path, prefix)
 	if err := pipeline.CheckPath(x.req.Path); err != nil {
@@ -44,12 +42,36 @@ func (x *exchange) decode(prefix string) error {
 	return x.lastSlash()
 }
 
+// query takes the query string, and what it says of the operation.
+func (x *exchange) query() error {
+	q, err := url.ParseQuery(x.r.URL.RawQuery)
+	if err != nil {
+		return engines.Invalid("the query string is malformed")
+	}
+	x.req.Query = q
+	if x.req.Help, err = boolQuery(q, "help"); err != nil || x.req.Op != engines.Read {
+		return err
+	}
+	list, err := boolQuery(q, "list")
+	if err != nil {
+		return err
+	}
+	scan, err := boolQuery(q, "scan")
+	switch {
+	case scan:
+		x.req.Op = engines.Scan
+	case list:
+		x.req.Op = engines.List
+	}
+	return err
+}
+
 // lastSlash makes the end of the path the same for everybody behind: only LIST paths end in a slash. Engines
 // that do not mind one would else see the same object behind two paths, of which a policy names one.
 func (x *exchange) lastSlash() error {
 	slash := strings.HasSuffix(x.req.Path, "/")
 	switch x.req.Op {
-	case engines.List:
+	case engines.List, engines.Scan:
 		if !slash {
 			x.req.Path += "/"
 		}
@@ -108,14 +130,10 @@ func boolQuery(q url.Values, name string) (bool, error) {
 	return b, nil
 }
 
-func operation(method string, q url.Values) (engines.Operation, error) {
+func operation(method string) (engines.Operation, error) {
 	switch method {
 	case http.MethodGet, http.MethodHead:
-		list, err := boolQuery(q, "list")
-		if list {
-			return engines.List, err
-		}
-		return engines.Read, err
+		return engines.Read, nil
 	case http.MethodPost, http.MethodPut:
 		return engines.Update, nil
 	case http.MethodDelete:
@@ -124,8 +142,10 @@ func operation(method string, q url.Values) (engines.Operation, error) {
 		return engines.Patch, nil
 	case "LIST":
 		return engines.List, nil
+	case "SCAN":
+		return engines.Scan, nil
 	}
-	return "", &engines.Error{Kind: engines.KindUnsupported, Detail: "unsupported method: use GET, POST, PUT, PATCH, DELETE or LIST"}
+	return "", &engines.Error{Kind: engines.KindUnsupported, Detail: "unsupported method: use GET, POST, PUT, PATCH, DELETE, LIST or SCAN"}
 }
 
 // takeTime lifts the server's limit on how long an answer may take.

@@ -62,6 +62,7 @@ func (x *exchange) forward(r *http.Request) {
 		x.fail(tooLarge(x.body.most))
 	case errors.Is(err, storage.ErrUnavailable) && !x.again && backend.AwaitActive(r.Context()):
 		x.again = true // nothing was sent: this node has become the active one
+		x.share.Release()
 		x.serve()
 	default:
 		x.fail(err)

@@ -83,7 +83,7 @@ type Options struct {
 	// their body as a stream are not limited.
 	Timeout time.Duration
 	// Observe is called after each request.
-	Observe func(op engines.Operation, mountType string, status int, took time.Duration)
+	Observe func(op, mountType string, status int, took time.Duration)
 	Version string
 }
 
@@ -124,7 +124,7 @@ func New(o Options) *API {
 		o.Timeout = 90 * time.Second
 	}
 	if o.Observe == nil {
-		o.Observe = func(engines.Operation, string, int, time.Duration) {}
+		o.Observe = func(string, string, int, time.Duration) {}
 	}
 	uuid.EnableRandPool()
 	a := &API{opts: o, log: o.Logger}
@@ -170,7 +170,6 @@ func (a *API) handler(prefix string, forwarded bool) http.Handler {
 		x := &exchange{api: a, w: w, r: r, forwarded: forwarded}
 		x.req.ID = uuid.NewString()
 		defer x.recovered()
-		defer x.share.Release()
 		h := w.Header()
 		h["Cache-Control"] = noStore
 		if ns := r.Header["X-Vault-Namespace"]; len(ns) == 1 && ns[0] != "" {
@@ -185,7 +184,7 @@ func (a *API) handler(prefix string, forwarded bool) http.Handler {
 		} else {
 			x.serve()
 		}
-		a.opts.Observe(x.req.Op, x.mountType, x.status, time.Since(start))
+		a.opts.Observe(string(x.req.Op), x.mountType, x.status, time.Since(start))
 	})
 }
 
@@ -297,6 +296,7 @@ func (x *exchange) local(ctx context.Context) {
 		defer context.AfterFunc(x.r.Context(), cancel)()
 	} else if x.hasBody() {
 		x.req.ReadBody = x.readBody
+		defer x.share.Release()
 	}
 	reply, err := requests.Handle(ctx, &x.req)
 	if errors.Is(err, storage.ErrReadOnly) && !x.forwarded && !x.only && !backend.Active() && x.req.RawBody == nil {

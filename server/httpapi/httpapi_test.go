@@ -435,7 +435,7 @@ func TestOnlyHere(t *testing.T) {
 
 func TestObserve(t *testing.T) {
 	var status int
-	o := httpapi.Options{Observe: func(_ engines.Operation, _ string, s int, _ time.Duration) { status = s }}
+	o := httpapi.Options{Observe: func(_, _ string, s int, _ time.Duration) { status = s }}
 	call(t, &backend{active: true, err: engines.Denied(nil)}, o, "GET", "/v1/x/y", "")
 	if status != http.StatusForbidden {
 		t.Errorf("observed status %d, want 403", status)

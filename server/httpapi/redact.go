@@ -16,12 +16,17 @@ type Redaction struct {
 // travels with a request that is forwarded to the active node.
 const redactHeader = "Coffer-Redact"
 
-// Mark makes the header of a request say what to redact in its response, whatever the client has put there.
-func (r Redaction) Mark(h http.Header) {
-	delete(h, redactHeader)
+// Mark returns what makes the header of a request say what to redact in its response, whatever the client has put there.
+func (r Redaction) Mark() func(http.Header) {
+	var names []string
 	for _, f := range r.fields() {
 		if *f.redact {
-			h[redactHeader] = append(h[redactHeader], f.name)
+			names = append(names, f.name)
+		}
+	}
+	return func(h http.Header) {
+		if delete(h, redactHeader); names != nil {
+			h[redactHeader] = names
 		}
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/pipeline"
 )
 
@@ -113,18 +112,18 @@ func (x *exchange) raw(reply *pipeline.Reply) {
 func writeEnvelope(b *bytes.Buffer, id string, r *pipeline.Reply) error {
 	b.WriteString(`{"request_id":"`)
 	b.WriteString(id)
-	var lease engines.HeldLease
-	if r.Held != nil {
-		lease = *r.Held
+	if held := r.Held; held == nil {
+		b.WriteString(`","lease_id":"","renewable":false,"lease_duration":0`)
+	} else {
+		b.WriteString(`","lease_id":`)
+		if err := writeJSON(b, held.ID); err != nil {
+			return err
+		}
+		b.WriteString(`,"renewable":`)
+		b.WriteString(strconv.FormatBool(held.Renewable))
+		b.WriteString(`,"lease_duration":`)
+		b.WriteString(strconv.FormatInt(held.Seconds, 10))
 	}
-	b.WriteString(`","lease_id":`)
-	if err := writeJSON(b, lease.ID); err != nil {
-		return err
-	}
-	b.WriteString(`,"renewable":`)
-	b.WriteString(strconv.FormatBool(lease.Renewable))
-	b.WriteString(`,"lease_duration":`)
-	b.WriteString(strconv.FormatInt(lease.Seconds, 10))
 	for _, part := range []struct {
 		name  string
 		value any

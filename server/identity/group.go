@@ -126,7 +126,7 @@ func newGroup(ctx context.Context, t *storage.Txn, ns string, in *groupIn) (*gro
 func (s *Store) changeGroup(ctx context.Context, t *storage.Txn, req *engines.Request, in *groupIn, g *group) error {
 	switch {
 	case in.Type != "" && in.Type != g.Type:
-		return engines.Invalid(`field "type": the type of a group cannot change: make another group`)
+		return engines.Invalid(`field "type": group type cannot be changed: make another group`)
 	case g.Type == external && len(in.Entities) > 0:
 		return engines.Invalid(`field "member_entity_ids": the members of an external group come with logins: give the group an alias`)
 	case g.Type == external && len(in.Groups) > 0:

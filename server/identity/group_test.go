@@ -73,7 +73,6 @@ func TestGroupsRefused(t *testing.T) {
 		"itself":              {"group/id/" + in, map[string]any{"member_group_ids": []string{in}}, "member_group_ids"},
 		"name in use":         {"group/id/" + in, map[string]any{"name": "EXT"}, "name"},
 		"alias of internal":   {"group-alias", map[string]any{"name": "a", "mount_accessor": auths[1], "canonical_id": in}, "canonical_id"},
-		"alias of nothing":    {"group-alias", map[string]any{"name": "a", "mount_accessor": auths[1]}, "canonical_id"},
 		"second alias":        {"group-alias", map[string]any{"name": "a", "mount_accessor": auths[1], "canonical_id": ext}, "canonical_id"},
 		"alias name in use":   {"group-alias/id/" + alias, map[string]any{"name": "other"}, "name"},
 		"alias moved there":   {"group-alias/id/" + other, map[string]any{"canonical_id": ext}, "canonical_id"},
@@ -89,6 +88,9 @@ func TestGroupsRefused(t *testing.T) {
 
 func TestGroupAliases(t *testing.T) {
 	h := newHouse(t)
+	alone := h.Data(h.Must(engines.Update, "group-alias", map[string]any{"name": "cn=alone", "mount_accessor": auths[1]}))
+	has(t, h.read("group/id/"+alone["canonical_id"].(string)), map[string]any{"type": "external"})
+	h.Must(engines.Delete, "group/id/"+alone["canonical_id"].(string), nil)
 	group, alias := externalGroup(t, h, "ops", auths[1], "cn=ops")
 	want := map[string]any{"id": alias, "name": "cn=ops", "canonical_id": group, "mount_accessor": auths[1], "mount_path": "auth/ldap/", "mount_type": "ldap"}
 	has(t, h.read("group-alias/id/"+alias), want)

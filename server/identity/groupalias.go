@@ -11,7 +11,7 @@ import (
 type groupAliasFields struct {
 	Name          string `json:"name" help:"Name that the auth method knows the group by; case counts." max:"1024"`
 	MountAccessor string `json:"mount_accessor" help:"Accessor of the auth method." max:"256"`
-	CanonicalID   string `json:"canonical_id" help:"Id of the external group." max:"128"`
+	CanonicalID   string `json:"canonical_id" help:"Id of the external group; without it, a new alias gets a new group." max:"128"`
 }
 
 type groupAliasIn struct {
@@ -143,7 +143,7 @@ func (w *groupAliasWrite) target(ctx context.Context, from *group) (*group, erro
 		return from, nil
 	}
 	if id == "" {
-		return nil, engines.Invalid(`field "canonical_id": is required: give the id of an external group`)
+		return newGroup(ctx, w.t, w.ns, &groupIn{groupFields: groupFields{Type: external}})
 	}
 	g, err := groupWithin(ctx, w.t, w.ns, id)
 	switch {

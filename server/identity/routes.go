@@ -165,7 +165,7 @@ func (s *Store) checkMount(ctx context.Context, ns, accessor string) (local bool
 	}
 	_, _, local, ok := s.opts.Mounts.Describe(ctx, ns, accessor)
 	if !ok {
-		return false, engines.Invalid(`field "mount_accessor": no auth method of this namespace has this accessor; see "accessor" in sys/auth`)
+		return false, engines.Invalid(`invalid mount accessor: no auth method of this namespace has what "mount_accessor" says; see "accessor" in sys/auth`)
 	}
 	return local, nil
 }

@@ -26,9 +26,10 @@ func (n *Node) announceFounding(ctx context.Context) (done func(), err error) {
 	done = func() { n.founding.Store(nil) }
 	ctx, cancel := context.WithTimeout(ctx, foundingTimeout)
 	defer cancel()
-	failures := make([]error, len(n.opts.RetryJoin))
+	targets := join.Each(ctx, n.opts.RetryJoin)
+	failures := make([]error, len(targets))
 	var asking sync.WaitGroup
-	for i, target := range n.opts.RetryJoin {
+	for i, target := range targets {
 		asking.Go(func() { failures[i] = n.askFounded(ctx, target, nonce) })
 	}
 	asking.Wait()

@@ -154,7 +154,7 @@ func TestUnseal(t *testing.T) {
 	}
 	submit(keys[0], "", 1)
 	submit(keys[1], "", 2)
-	submit(other[2], "do not open", 0)
+	submit(anotherNumber(other, keys[0], keys[1]), "do not open", 0)
 	if !n.barrier.Sealed() || n.Status(t.Context()).Progress != 0 {
 		t.Error("a wrong share left something behind")
 	}

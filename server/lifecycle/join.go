@@ -189,7 +189,7 @@ func (n *Node) rejoinAfterRekey(ctx context.Context, targets []join.Target) {
 	if err != nil || own.Auto() {
 		return
 	}
-	for _, target := range targets {
+	for _, target := range join.Each(ctx, targets) {
 		client, err := target.Client()
 		if err != nil {
 			continue
@@ -217,7 +217,7 @@ func (n *Node) retryJoin(ctx context.Context, targets []join.Target) bool {
 	if waiting {
 		return true // for an operator's keys
 	}
-	for _, target := range targets {
+	for _, target := range join.Each(ctx, targets) {
 		joined, err := n.Join(ctx, target)
 		switch {
 		case err != nil:

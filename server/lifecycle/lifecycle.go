@@ -120,7 +120,7 @@ type Service interface {
 	// GenerateRoot creates a root token of ceremony.OTPLength bytes, on the authority of those who hold the keys.
 	GenerateRoot(ctx context.Context) (string, error)
 	// Load is called when storage has become readable, also after it was replaced by a snapshot.
-	Load(ctx context.Context) error
+	Load(ctx context.Context, id Identity) error
 	// Unload is called before sealing.
 	Unload()
 	// Active runs while this node is the active one. ctx ends with that; Active must then return.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -161,7 +162,7 @@ func (s served) RootToken(ctx context.Context) (string, error) {
 
 func (s served) GenerateRoot(ctx context.Context) (string, error) { return s.RootToken(ctx) }
 
-func (s served) Load(context.Context) error {
+func (s served) Load(context.Context, lifecycle.Identity) error {
 	s.n.loads.Add(1)
 	return s.n.loading
 }
@@ -195,6 +196,18 @@ func (n *node) init(shares, threshold int) (keys []string) {
 		keys = append(keys, base64.StdEncoding.EncodeToString(k))
 	}
 	return keys
+}
+
+// anotherNumber returns the first of shares, more than given, whose number, the last byte, none of the given ones has: two shares of one
+// number are rejected before they are combined.
+func anotherNumber(shares []string, given ...string) string {
+	number := func(share string) byte {
+		part, _ := base64.StdEncoding.DecodeString(share) // as init encoded it
+		return part[len(part)-1]
+	}
+	return shares[slices.IndexFunc(shares, func(share string) bool {
+		return !slices.ContainsFunc(given, func(g string) bool { return number(g) == number(share) })
+	})]
 }
 
 func (n *node) unseal(keys ...string) {

@@ -224,7 +224,7 @@ func (n *Node) up(ctx context.Context, p passport.Passport, w seal.Wrapper, m *s
 	if err := n.get(ctx, clusterKey, &r.identity); err != nil {
 		return err
 	}
-	if err := n.opts.Service.Load(ctx); err != nil {
+	if err := n.opts.Service.Load(ctx, r.identity); err != nil {
 		return fmt.Errorf("loading: %w", err)
 	}
 	if n.opts.OwnFiles != nil {
@@ -374,7 +374,7 @@ func (n *Node) reload(ctx context.Context) {
 	// service may be away, and its keys may have changed since.
 	err := n.sameCluster(ctx, r)
 	if err == nil {
-		err = n.opts.Service.Load(ctx)
+		err = n.opts.Service.Load(ctx, r.identity)
 	}
 	if err == nil {
 		return

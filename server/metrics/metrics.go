@@ -155,6 +155,12 @@ var help = map[string]string{
 	"cloud_rotation_failures_total":   "Attempts to replace such a key that failed; the old one stays in use.",
 	"cloud_rollbacks_completed_total": "Things made at a cloud provider that belonged to nothing and were removed.",
 
+	"plugin_processes":             "Processes of a plugin that run; on the active node.",
+	"plugin_starts_total":          "Starts of processes of a plugin.",
+	"plugin_failures_total":        "Starts of a plugin that failed, and requests that it did not handle: it ended, took too long, or responded with what cannot be read.",
+	"plugin_requests_total":        "Requests to a plugin, also those about leases and what is due by the clock.",
+	"plugin_request_seconds_total": "Time that a plugin took for its requests.",
+
 	"sync_destinations":      "Destinations of secret sync, in all namespaces; on the active node of the cluster that syncs.",
 	"sync_attention":         "Secrets that are not synced until an operator acts: CONFLICT and CLIENT_SIDE_ERROR. Of those that wait for room in queue_capacity, at most 1000 are counted.",
 	"sync_unreadable":        "Records of secret sync that cannot be read: of a newer version, or damaged. What they are about is left as it is.",

@@ -20,10 +20,11 @@ func (t *Table) choose(ctx context.Context, e *Entry) error {
 	if own && authTypes[e.Type] == e.IsAuth() {
 		return nil
 	}
+	var missing error
 	if t.opts.Plugins != nil && !builtin[e.Type] {
-		err := t.opts.Plugins.Check(ctx, e.IsAuth(), e.Type, e.PluginVersion)
-		if e.Plugin = err == nil; e.Plugin || e.PluginVersion != "" {
-			return err
+		missing = t.opts.Plugins.Check(ctx, e.IsAuth(), e.Type, e.PluginVersion)
+		if e.Plugin = missing == nil; e.Plugin || e.PluginVersion != "" {
+			return missing
 		}
 	}
 	switch {
@@ -31,6 +32,9 @@ func (t *Table) choose(ctx context.Context, e *Entry) error {
 		return engines.Invalid("%q is a secrets engine, not an auth method: %s", e.Type, t.hint(ctx, true))
 	case own:
 		return engines.Invalid("%q is an auth method, not a secrets engine: enable it at sys/auth", e.Type)
+	}
+	if missing != nil {
+		return engines.Invalid("unknown type %q: %v; %s", e.Type, missing, t.hint(ctx, e.IsAuth()))
 	}
 	return engines.Invalid("unknown type %q: %s", e.Type, t.hint(ctx, e.IsAuth()))
 }
@@ -56,8 +60,6 @@ func (t *Table) claim(ctx context.Context, tx *storage.Txn, namespace, by string
 
 // Enable adds a mount at e.Path and initialises its engine. The path must be clean (CleanPath).
 func (t *Table) Enable(ctx context.Context, e *Entry) error {
-	t.changing.Lock()
-	defer t.changing.Unlock()
 	if err := t.choose(ctx, e); err != nil {
 		return err
 	}
@@ -65,17 +67,22 @@ func (t *Table) Enable(ctx context.Context, e *Entry) error {
 	if err != nil {
 		return err
 	}
+	if err := t.free(ctx, e); err != nil {
+		return err
+	}
+	if init, ok := m.Engine.(engines.Initializer); ok { // a plugin takes a while to start, in which others change mounts
+		if err := init.Initialize(ctx, m.Mount); err != nil {
+			return fmt.Errorf("initialising the engine: %w", err)
+		}
+	}
+	t.changing.Lock()
+	defer t.changing.Unlock()
 	_, err = storage.Update(ctx, t.opts.Store, func(tx *storage.Txn) error {
 		if err := t.claim(ctx, tx, e.Namespace, e.UUID); err != nil {
 			return err
 		}
 		if err := t.free(ctx, e); err != nil {
 			return err
-		}
-		if init, ok := m.Engine.(engines.Initializer); ok {
-			if err := init.Initialize(ctx, m.Mount); err != nil {
-				return fmt.Errorf("initialising the engine: %w", err)
-			}
 		}
 		tx.Put(e.key(), e.put().Value)
 		return nil
@@ -250,9 +257,35 @@ func read(ctx context.Context, tx *storage.Txn, key storage.Key) (*Entry, error)
 func (t *Table) Tune(ctx context.Context, namespace, path string, edit func(*Entry) error) error {
 	t.changing.Lock()
 	defer t.changing.Unlock()
-	m, err := t.change(ctx, namespace, path, func(_ *storage.Txn, e *Entry) error { return edit(e) })
+	m, err := t.change(ctx, namespace, path, func(_ *storage.Txn, e *Entry) error {
+		plugin, version := e.PluginVersion, e.Options["version"]
+		if err := edit(e); err != nil {
+			return err
+		}
+		if e.PluginVersion != plugin && t.opts.Plugins != nil {
+			if err := t.opts.Plugins.Check(ctx, e.IsAuth(), e.Type, e.PluginVersion); err != nil {
+				return err
+			}
+		}
+		if e.Options["version"] != version {
+			return t.upgrade(ctx, e)
+		}
+		return nil
+	})
 	if err == nil {
 		t.opts.Logger.Info("mount tuned", "mount", m.Mount.Namespace+m.Path)
 	}
 	return err
+}
+
+// upgrade prepares what a mount has stored for another version of its engine.
+func (t *Table) upgrade(ctx context.Context, e *Entry) error {
+	m, err := t.mounted(e, &routes{})
+	if err != nil {
+		return err
+	}
+	if u, ok := m.Engine.(engines.Upgrader); ok {
+		return u.Upgrade(ctx, m.Mount)
+	}
+	return nil
 }

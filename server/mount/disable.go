@@ -157,7 +157,7 @@ func (t *Table) finish(ctx context.Context, mounts []*Mounted) error {
 		}
 	}
 	for _, m := range mounts {
-		if err := m.gates.commits.close(ctx); err != nil {
+		if err := m.gates.commits.Close(ctx); err != nil {
 			return err
 		}
 	}

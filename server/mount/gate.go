@@ -2,90 +2,13 @@ package mount
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/mount/gate"
 	"github.com/coffer-project/coffer/storage"
 )
-
-// gate counts who is inside and can be shut. The zero gate is open.
-type gate struct {
-	mu     sync.Mutex
-	shut   bool
-	inside int
-	left   chan struct{} // nil unless a caller waits; closed when the last request has left
-
-	opening context.Context    // lasts until the gate is shut; nil unless it was asked for
-	end     context.CancelFunc // of opening
-}
-
-// enter reports whether the gate was open; then leave must follow.
-func (g *gate) enter() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.shut {
-		return false
-	}
-	g.inside++
-	return true
-}
-
-func (g *gate) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.inside--; g.inside == 0 && g.left != nil {
-		close(g.left)
-		g.left = nil
-	}
-}
-
-// whileOpen returns a context that ends with ctx, and when the gate is shut. done must be called.
-func (g *gate) whileOpen(ctx context.Context) (open context.Context, done func()) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	open, end := context.WithCancel(ctx)
-	if g.shut {
-		end()
-		return open, end
-	}
-	if g.opening == nil {
-		g.opening, g.end = context.WithCancel(context.Background())
-	}
-	stop := context.AfterFunc(g.opening, end)
-	return open, func() { stop(); end() }
-}
-
-// close shuts the gate and waits until the last request has left, or ctx ends.
-func (g *gate) close(ctx context.Context) error {
-	g.mu.Lock()
-	g.shut = true
-	if g.opening != nil {
-		g.end()
-		g.opening, g.end = nil, nil
-	}
-	if g.inside > 0 && g.left == nil {
-		g.left = make(chan struct{})
-	}
-	left := g.left
-	g.mu.Unlock()
-	if left == nil {
-		return nil
-	}
-	select {
-	case <-left:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (g *gate) open() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.shut = false
-}
 
 // gates of one mount, the same for all its Mounted on this node.
 //
@@ -93,7 +16,7 @@ func (g *gate) open() {
 // its commits were shut out here and one more commit went through the log behind those whose outcome is unknown:
 // nothing can be written after the wipe, and the log carries no precondition for it in each write.
 type gates struct {
-	requests, commits gate
+	requests, commits gate.Gate
 	left              atomic.Bool   // the mount was shut to be lost: if its entry is written again, it is another one
 	version           atomic.Uint64 // of the entry, as last seen before that
 }
@@ -104,9 +27,9 @@ func (g *gates) reopen(e *Entry) {
 	if e.Deleting {
 		return
 	}
-	g.commits.open()
+	g.commits.Open()
 	if e.Moving == nil {
-		g.requests.open()
+		g.requests.Open()
 	}
 }
 
@@ -118,7 +41,7 @@ const longestWait = 30 * time.Second
 func (g *gates) shutRequests(ctx context.Context) error {
 	waiting, cancel := context.WithTimeout(ctx, longestWait)
 	defer cancel()
-	if err := g.requests.close(waiting); err != nil {
+	if err := g.requests.Close(waiting); err != nil {
 		return ctx.Err()
 	}
 	return nil
@@ -127,14 +50,14 @@ func (g *gates) shutRequests(ctx context.Context) error {
 // Hold keeps the mount from being disabled or moved until Release, so that what a request hands out is known
 // before it is revoked. It fails if that has begun since the mount was resolved; then Release must not be called.
 func (m *Mounted) Hold() error {
-	if !m.gates.requests.enter() {
+	if !m.gates.requests.Enter() {
 		return engines.NotFound("the mount at this path is being disabled or moved")
 	}
 	return nil
 }
 
 // Release ends a Hold.
-func (m *Mounted) Release() { m.gates.requests.leave() }
+func (m *Mounted) Release() { m.gates.requests.Leave() }
 
 // HoldWhile is Hold for work that ends early where it may: the context it returns ends with ctx, and when the mount is to be
 // disabled or moved. release ends the Hold; it must be called unless there is an error.
@@ -142,25 +65,26 @@ func (m *Mounted) HoldWhile(ctx context.Context) (held context.Context, release 
 	if err := m.Hold(); err != nil {
 		return nil, nil, err
 	}
-	held, done := m.gates.requests.whileOpen(ctx)
+	held, done := m.gates.requests.WhileOpen(ctx)
 	return held, func() { done(); m.Release() }, nil
 }
 
 // gated is a store whose commits can be shut out.
 type gated struct {
 	storage.Store
-	gate  *gate
-	admit func(context.Context, storage.Batch) error // nil admits all
+	gate   *gate.Gate
+	quotas Quotas        // nil admits all
+	mount  engines.Mount // for them
 }
 
 // Commit implements storage.Committer.
 func (s gated) Commit(ctx context.Context, b storage.Batch) (storage.Index, error) {
-	if !s.gate.enter() {
+	if !s.gate.Enter() {
 		return 0, engines.NotFound("the mount at this path was disabled")
 	}
-	defer s.gate.leave()
-	if s.admit != nil {
-		if err := s.admit(ctx, b); err != nil {
+	defer s.gate.Leave()
+	if s.quotas != nil {
+		if err := s.quotas.AdmitWrite(ctx, s.mount, b); err != nil {
 			return 0, err
 		}
 	}

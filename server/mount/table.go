@@ -189,18 +189,21 @@ func (t *Table) Changed(ch storage.Change) {
 		return
 	}
 	var entries []storage.Key
-	for i := range ch.Entries {
-		k := ch.Entries[i].Key
-		area := k.Area()
-		if area == "sys" {
-			if isEntryKey(k) {
-				entries = append(entries, k)
-			}
+	for _, area := range ch.Areas {
+		var inv engines.Invalidator
+		if m := r.byUUID[area]; m != nil {
+			inv, _ = m.Engine.(engines.Invalidator)
+		}
+		if area != "sys" && inv == nil {
 			continue
 		}
-		if m := r.byUUID[area]; m != nil {
-			if inv, ok := m.Engine.(engines.Invalidator); ok {
+		for i := range ch.Entries {
+			switch k := ch.Entries[i].Key; {
+			case k.Area() != area:
+			case inv != nil:
 				inv.Changed(k.Class(), []storage.Key{storage.Key(k.Path())}, false)
+			case isEntryKey(k):
+				entries = append(entries, k)
 			}
 		}
 	}
@@ -428,6 +431,7 @@ func (t *Table) mounted(e *Entry, old *routes) (*Mounted, error) {
 	}
 	m := engines.Mount{
 		UUID: e.UUID, Accessor: e.Accessor, Type: e.Type, Path: e.Path, NamespaceID: e.Namespace, Options: e.Options, Local: e.Local,
+		RequestHeaders: e.Config.PassthroughRequestHeaders, ResponseHeaders: e.Config.AllowedResponseHeaders,
 	}
 	if t.opts.Namespaces != nil {
 		m.Namespace = t.opts.Namespaces.Path(e.Namespace)
@@ -439,9 +443,8 @@ func (t *Table) mounted(e *Entry, old *routes) (*Mounted, error) {
 	}
 	m.Lockout = t.opts.Lockout.For(e.Type, lockout)
 	gated := gated{Store: t.opts.Store, gate: &out.gates.commits}
-	if quotas := t.opts.Quotas; quotas != nil && (e.Type == "kv" || e.Type == "cubbyhole") {
-		at := m
-		gated.admit = func(ctx context.Context, b storage.Batch) error { return quotas.AdmitWrite(ctx, at, b) }
+	if e.Type == "kv" || e.Type == "cubbyhole" {
+		gated.quotas, gated.mount = t.opts.Quotas, m
 	}
 	m.Storage, m.ClusterStorage = e.stores(gated)
 	if issue := t.opts.IdentityToken; issue != nil {

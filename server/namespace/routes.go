@@ -13,6 +13,7 @@ import (
 // Routes declares the namespace paths on the sys router. All paths in them are relative to the namespace of the
 // request.
 func (s *Store) Routes(r *engines.Router) {
+	engines.On(r, engines.Scan, "namespaces/{path...}", "List all namespaces below this one, or below the one at the path.", engines.Active, s.serveScan)
 	engines.On(r, engines.List, "namespaces/{path...}", "List the namespaces right below this one, or below the one at the path.", engines.Active, s.serveList)
 	engines.On(r, engines.Read, "namespaces/{path...}", "Describe a namespace, and how far its deletion has come.", engines.Active, s.serveRead)
 	engines.On(r, engines.Update, "namespaces/{path...}", "Create a namespace. Those it lies in must exist.", 0, s.serveCreate).Exists = s.exists
@@ -56,12 +57,32 @@ func (s *Store) serveList(ctx context.Context, req *engines.Request, in *pathInp
 	if err != nil {
 		return nil, err
 	}
-	keys, info := []string{}, map[string]any{}
-	for _, child := range n.sorted() {
-		key := child.Name() + "/"
-		keys = append(keys, key)
-		info[key] = s.describe(child)
+	return s.listed(n, false)
+}
+
+func (s *Store) serveScan(ctx context.Context, req *engines.Request, in *pathInput) (*engines.Response, error) {
+	n, err := s.find(ctx, req.Mount.NamespaceID, in.Path)
+	if err != nil {
+		return nil, err
 	}
+	return s.listed(n, true)
+}
+
+// listed answers the namespaces right below n, or all of them.
+func (s *Store) listed(n *Namespace, all bool) (*engines.Response, error) {
+	keys, info := []string{}, map[string]any{}
+	var add func(n *Namespace, above string)
+	add = func(n *Namespace, above string) {
+		for _, child := range n.sorted() {
+			key := above + child.Name() + "/"
+			keys = append(keys, key)
+			info[key] = s.describe(child)
+			if all {
+				add(child, key)
+			}
+		}
+	}
+	add(n, "")
 	if len(keys) == 0 {
 		return nil, engines.NotFound("")
 	}

@@ -23,6 +23,7 @@ func NewStore(s storage.Store) *Store { return &Store{s} }
 type record struct {
 	Format int    `json:"format"` // 1
 	Text   string `json:"text"`   // in HCL, as written
+	Source string `json:"entropy_source,omitempty"`
 }
 
 func prefix(ns string) storage.Key {
@@ -43,30 +44,29 @@ func checkName(name string) error {
 	return nil
 }
 
-// text returns a policy as written, or storage.ErrNotFound.
-func (s *Store) text(ctx context.Context, ns, name string) (string, error) {
+// get returns a policy as written, or storage.ErrNotFound.
+func (s *Store) get(ctx context.Context, ns, name string) (r record, err error) {
 	if err := checkName(name); err != nil {
-		return "", err
+		return r, err
 	}
 	e, err := s.store.Get(ctx, key(ns, name))
 	if err != nil {
-		return "", err
+		return r, err
 	}
-	var r record
 	if err := json.Unmarshal(e.Value, &r); err != nil || r.Format != 1 {
-		return "", fmt.Errorf("reading password policy %q: unknown format", name)
+		return r, fmt.Errorf("reading password policy %q: unknown format", name)
 	}
-	return r.Text, nil
+	return r, nil
 }
 
 // Generate returns a new password as the named policy says. The error is storage.ErrNotFound if there is no such
 // policy, and an engines.Error for what cannot be a name.
 func (s *Store) Generate(ctx context.Context, ns, name string) (string, error) {
-	text, err := s.text(ctx, ns, name)
+	r, err := s.get(ctx, ns, name)
 	if err != nil {
 		return "", err
 	}
-	p, err := restore(text)
+	p, err := restore(r.Text)
 	if err != nil {
 		return "", fmt.Errorf("reading password policy %q: %w", name, err)
 	}
@@ -74,7 +74,7 @@ func (s *Store) Generate(ctx context.Context, ns, name string) (string, error) {
 }
 
 // set stores a policy, whatever was there.
-func (s *Store) set(ctx context.Context, ns, name, text string) error {
+func (s *Store) set(ctx context.Context, ns, name, text, source string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (s *Store) set(ctx context.Context, ns, name, text string) error {
 	if err != nil {
 		return engines.Invalid("field \"policy\": %v", err)
 	}
-	value, err := json.Marshal(record{Format: 1, Text: p.text})
+	value, err := json.Marshal(record{Format: 1, Text: p.text, Source: source})
 	if err != nil {
 		return err
 	}
@@ -111,6 +111,7 @@ type nameInput struct {
 type writeInput struct {
 	nameInput
 	Policy string `json:"policy" required:"true" max:"16384" help:"The policy in HCL, perhaps in base64: a length, and rules that name charsets and how many of their characters there must be."`
+	Source string `json:"entropy_source" max:"64" help:"Where randomness comes from: \"platform\", the operating system, is all there is."`
 }
 
 func namespace(req *engines.Request) string { return cmp.Or(req.Mount.NamespaceID, "root") }
@@ -120,7 +121,7 @@ func (s *Store) list(ctx context.Context, req *engines.Request, in *listInput) (
 }
 
 func (s *Store) exists(ctx context.Context, req *engines.Request) (bool, error) {
-	_, err := s.text(ctx, namespace(req), req.Param("name"))
+	_, err := s.get(ctx, namespace(req), req.Param("name"))
 	if errors.Is(err, storage.ErrNotFound) {
 		return false, nil
 	}
@@ -128,27 +129,34 @@ func (s *Store) exists(ctx context.Context, req *engines.Request) (bool, error) 
 }
 
 func (s *Store) read(ctx context.Context, req *engines.Request, in *nameInput) (*engines.Response, error) {
-	text, err := s.text(ctx, namespace(req), in.Name)
-	return answer("policy", text, err)
+	r, err := s.get(ctx, namespace(req), in.Name)
+	data := map[string]any{"policy": r.Text}
+	if r.Source != "" {
+		data["entropy_source"] = r.Source
+	}
+	return answer(data, err)
 }
 
 func (s *Store) generate(ctx context.Context, req *engines.Request, in *nameInput) (*engines.Response, error) {
 	password, err := s.Generate(ctx, namespace(req), in.Name)
-	return answer("password", password, err)
+	return answer(map[string]any{"password": password}, err)
 }
 
-func answer(field, text string, err error) (*engines.Response, error) {
+func answer(data map[string]any, err error) (*engines.Response, error) {
 	if errors.Is(err, storage.ErrNotFound) {
 		return nil, engines.NotFound("")
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &engines.Response{Data: map[string]any{field: text}}, nil
+	return &engines.Response{Data: data}, nil
 }
 
 func (s *Store) write(ctx context.Context, req *engines.Request, in *writeInput) (*engines.Response, error) {
-	return nil, s.set(ctx, namespace(req), in.Name, in.Policy)
+	if in.Source != "" && in.Source != "platform" {
+		return nil, engines.Invalid("field \"entropy_source\": unsupported entropy source: leave it out, or give \"platform\"")
+	}
+	return nil, s.set(ctx, namespace(req), in.Name, in.Policy, in.Source)
 }
 
 func (s *Store) remove(ctx context.Context, req *engines.Request, in *nameInput) (*engines.Response, error) {

@@ -19,8 +19,8 @@ import (
 
 // limit holds the request to the rate limits that concern it, before anything is spent on it.
 func (p *Pipeline) limit(ctx context.Context, c *call) error {
-	d, err := p.Quotas.Rate(ctx, p.quotaOf(ctx, c))
-	if err != nil {
+	d, err := p.Quotas.Rate(ctx, func() quota.Request { return p.quotaOf(ctx, c) })
+	if err != nil || d.Quota == "" {
 		return err
 	}
 	c.header = d.Header()
@@ -38,7 +38,7 @@ func (p *Pipeline) limitLost(ctx context.Context, c *call, lost error) error {
 	if !answered(lost) {
 		return lost
 	}
-	d, err := p.Quotas.Rate(ctx, quota.Request{ClientIP: c.Remote.Addr()})
+	d, err := p.Quotas.Rate(ctx, func() quota.Request { return quota.Request{ClientIP: c.Remote.Addr()} })
 	if err != nil {
 		return err
 	}
@@ -50,7 +50,7 @@ func (p *Pipeline) limitLost(ctx context.Context, c *call, lost error) error {
 
 // quotaOf is what quotas need to know of a request.
 func (p *Pipeline) quotaOf(ctx context.Context, c *call) quota.Request {
-	r := quota.Request{NamespacePath: c.ns.Path, Path: c.storedPath(), ClientIP: c.Remote.Addr()}
+	r := quota.Request{NamespacePath: c.ns.Path, Path: c.storedPath(), Synonym: c.synonym, ClientIP: c.Remote.Addr()}
 	if c.mount == nil {
 		return r
 	}
@@ -174,15 +174,9 @@ func (p *Pipeline) authenticate(ctx context.Context, c *call) error {
 
 // authorise asks the caller's policies.
 func (p *Pipeline) authorise(ctx context.Context, c *call) error {
-	op := c.Op
-	if op == engines.Update && c.route != nil && c.route.Exists != nil {
-		exists, err := c.route.CheckExists(ctx, c.inner, c.params)
-		if err != nil && !answered(err) {
+	if c.Op == engines.Update && c.flags.Has(engines.TellsCreate) {
+		if err := c.tellCreate(ctx); err != nil {
 			return err
-		}
-		if err == nil && !exists {
-			op = engines.Create
-			c.inner.Op = op
 		}
 	}
 	if c.Help {
@@ -193,22 +187,43 @@ func (p *Pipeline) authorise(ctx context.Context, c *call) error {
 	}
 	var denied error
 	for acl := range c.acl.Levels() {
-		if denied = c.permits(acl, op); denied == nil {
+		if denied = c.permits(ctx, acl); denied == nil {
 			break
 		}
 	}
 	return denied
 }
 
-// permits asks the policies of one level.
-func (c *call) permits(acl *policy.ACL, op engines.Operation) error {
-	d := c.check(acl, op)
-	switch {
+// tellCreate finds out, once, whether a write creates its object.
+func (c *call) tellCreate(ctx context.Context) error {
+	if c.told || c.Op != engines.Update || c.route == nil || c.route.Exists == nil {
+		return nil
+	}
+	exists, err := c.route.CheckExists(ctx, c.inner, c.params)
+	if err != nil && !answered(err) {
+		return err
+	}
+	if c.told = true; err == nil && !exists {
+		c.inner.Op = engines.Create
+	}
+	return nil
+}
+
+// permits asks the policies of one level. Whether a write creates its object is found out only if they tell that from an update.
+func (c *call) permits(ctx context.Context, acl *policy.ACL) error {
+	d := c.check(acl, c.inner.Op)
+	if d.Splits && !c.told {
+		if err := c.tellCreate(ctx); err != nil {
+			return err
+		}
+		d = c.check(acl, c.inner.Op)
+	}
+	switch op := c.inner.Op; {
 	case d.Err != nil:
 		return d.Err // rules that cannot be applied allow nothing, and the caller reads what the engine would have said
 	case !d.Allowed:
 		return engines.Denied(errors.New("no policy allows " + string(op)))
-	case c.flags.Has(engines.Sudo) && !d.Sudo:
+	case !d.Sudo && c.flags.Has(engines.Sudo):
 		return engines.Denied(errors.New("the path needs the sudo capability"))
 	case !d.AllowsWrap(c.wrapTTL):
 		return engines.Denied(errors.New("the policy asks for a wrapped response, or for another lifetime of it"))

@@ -54,7 +54,7 @@ func (p *Pipeline) lease(ctx context.Context, c *call, response *engines.Respons
 		if ttl == 0 {
 			ttl = m.DefaultLeaseTTL
 		}
-		response.Held = &engines.HeldLease{Seconds: int64(min(ttl, m.MaxLeaseTTL) / time.Second)}
+		response.Held = &engines.HeldLease{ID: l.ID, Seconds: int64(min(ttl, m.MaxLeaseTTL) / time.Second)}
 		return nil
 	}
 	if c.token == nil {

@@ -19,6 +19,9 @@ type speller interface {
 // once more without regard to case: what a policy says of a name holds however the policy and the request spell it. The same is
 // true of a segment that has another name.
 func (c *call) check(acl *policy.ACL, op engines.Operation) policy.Decision {
+	if c.synonym != "" {
+		return acl.CheckSynonym(op, c.path, c.synonym, c.neutral, c.input)
+	}
 	d := acl.Check(op, c.path, c.input)
 	if !d.Allowed || c.mount == nil {
 		return d
@@ -26,12 +29,19 @@ func (c *call) check(acl *policy.ACL, op engines.Operation) policy.Decision {
 	if _, named := c.mount.Engine.(speller); named {
 		return d.And(acl.CheckCaseless(op, c.storedPath(), c.input))
 	}
-	if synonym := c.mount.Engine.Router().Synonym; synonym != nil {
-		if before, other, after := synonym(c.inner.Path); other != "" {
-			return d.And(acl.CheckSynonym(op, strings.TrimSuffix(c.path, c.inner.Path)+before, other, after, c.input))
-		}
-	}
 	return d
+}
+
+// Synonym is engines.Router.Synonym of a path below sys/, whose router is given, for paths of a namespace.
+func Synonym(system *engines.Router, path string) (other, neutral string) {
+	rest, ok := strings.CutPrefix(path, sysPrefix)
+	if !ok || system.Synonym == nil {
+		return "", ""
+	}
+	if other, neutral = system.Synonym(rest); other == "" {
+		return "", ""
+	}
+	return sysPrefix + other, sysPrefix + neutral
 }
 
 // storedPath is the path with names spelled as they are stored. What is counted or revoked by path goes by it.

@@ -3,6 +3,8 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"fmt"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"github.com/coffer-project/coffer/server/mount"
 	"github.com/coffer-project/coffer/server/namespace"
 	"github.com/coffer-project/coffer/server/policy"
+	"github.com/coffer-project/coffer/server/replicated/roles"
 	"github.com/coffer-project/coffer/server/rights"
 	"github.com/coffer-project/coffer/server/system/process"
 	"github.com/coffer-project/coffer/server/token"
@@ -27,25 +30,30 @@ const sysPrefix = "sys/"
 // call is one request on its way through the pipeline.
 type call struct {
 	*Request
-	ns     *namespace.Namespace
-	path   string         // in the namespace
-	mount  *mount.Mounted // nil when nothing is mounted there
-	route  *engines.Route // nil when the mount has no such path
-	flags  engines.Flags  // of the route; none without one
-	open   bool           // it needs no token
-	params map[string]string
-	miss   error // why route is nil
-	inner  *engines.Request
-	token  *token.Entry // nil on unauthenticated paths
-	acl    *policy.ACL  // looking from the namespace; nil on unauthenticated paths
-	who    *identity.Effective
-	record record.Record
-	flight process.Flight
+	ns   *namespace.Namespace
+	path string // in the namespace
+	// synonym and neutral are what Synonym returns of path.
+	synonym, neutral string
+	mount            *mount.Mounted  // nil when nothing is mounted there
+	router           *engines.Router // of the mount
+	route            *engines.Route  // nil when the mount has no such path
+	flags            engines.Flags   // of the route; none without one
+	open             bool            // it needs no token
+	params           map[string]string
+	miss             error // why route is nil
+	inner            *engines.Request
+	token            *token.Entry // nil on unauthenticated paths
+	acl              *policy.ACL  // looking from the namespace; nil on unauthenticated paths
+	who              *identity.Effective
+	record           record.Record
+	flight           process.Flight
 	// wrapTTL is how long the answer shall be kept for the holder of a wrapping token; 0: it goes out as it is.
 	wrapTTL    time.Duration
 	header     http.Header // for the answer; may be nil
 	unrecorded bool        // refused by a rate limit, which need no audit record
 	bodyErr    error       // of fetch
+	told       bool        // inner.Op says whether a write creates its object
+	elsewhere  bool        // it is a write, and another cluster had the shared data when it began
 }
 
 // Handle runs a request through the pipeline. Errors are engines.Error or storage's sentinels.
@@ -57,10 +65,11 @@ func (p *Pipeline) Handle(ctx context.Context, req *Request) (*Reply, error) {
 	if p.Node.Sealed() {
 		return nil, storage.ErrSealed
 	}
-	if req.Op != engines.Read && req.Op != engines.List {
-		ctx = fence.InLife(ctx, p.Replicated.Role())
-	}
 	c := &call{Request: req}
+	if writes(req.Op) {
+		role := p.Replicated.Role()
+		c.elsewhere, ctx = role.Mode == roles.Secondary, fence.InLife(ctx, role)
+	}
 	if err := p.resolve(ctx, c, own); err != nil {
 		return nil, p.limitLost(ctx, c, err)
 	}
@@ -82,7 +91,7 @@ func (p *Pipeline) Handle(ctx context.Context, req *Request) (*Reply, error) {
 	}
 	c.record.Unauthenticated = c.token == nil
 	c.record.Brief = c.record.Unauthenticated && denied != nil
-	if err := p.Audit.RequestOf(ctx, func() (*record.Record, error) { return p.describe(c, denied), nil }); err != nil {
+	if err := p.Audit.Record(ctx, false, func() (*record.Record, error) { return p.describe(c, denied), nil }); err != nil {
 		return nil, p.unrecorded("request rejected: it could not be recorded", req.ID, err)
 	}
 	if c.record.Brief {
@@ -227,8 +236,24 @@ func (p *Pipeline) find(ctx context.Context, req *Request) (place, error) {
 	if err != nil {
 		return place{}, err
 	}
+	if rest, ok := strings.CutPrefix(path, "auth/token/"); ok && (rest == "lookup-self" || rest == "renew-self" || rest == "revoke-self") {
+		ns = p.tokensNamespace(ctx, req.Token, ns)
+	}
 	m, rest, err := p.Mounts.Resolve(ctx, ns.ID, path)
 	return place{ns, path, m, rest}, err
+}
+
+// tokensNamespace returns the namespace of a token, which is where it is looked up, renewed and revoked by its holder whatever
+// namespace the request names; that one if the token is not valid.
+func (p *Pipeline) tokensNamespace(ctx context.Context, id engines.Sensitive, named *namespace.Namespace) *namespace.Namespace {
+	entry, err := p.Tokens.Lookup(ctx, id.Reveal())
+	if err != nil {
+		return named
+	}
+	if ns, err := p.Namespaces.ByID(ctx, entry.Namespace); err == nil && !ns.Deleting {
+		return ns
+	}
+	return named
 }
 
 // upToDate makes sure that what is read on this node is current, if it has to be, and that it is not from before the
@@ -255,6 +280,11 @@ func (p *Pipeline) upToDate(ctx context.Context, c *call, own *engines.Route) er
 var errBehind = &engines.Error{Kind: engines.KindUnavailable, Detail: "this node is not current: it has not applied what the active node had ten seconds ago, " +
 	"so it cannot tell whether the token is still valid; its log and sys/health say more"}
 
+// noRoute says that nothing is mounted where the path, relative to its namespace, leads; clients know the words.
+func noRoute(path string) *engines.Error {
+	return engines.NotFound(fmt.Sprintf("no handler for route %q. route entry not found.", path))
+}
+
 // resolve finds namespace, mount and route. On the active node, or if the request says so, it first makes sure that
 // local reads are current, unless the path concerns this node only.
 func (p *Pipeline) resolve(ctx context.Context, c *call, own *engines.Route) error {
@@ -266,23 +296,25 @@ func (p *Pipeline) resolve(ctx context.Context, c *call, own *engines.Route) err
 		return err
 	}
 	c.ns, c.path, c.mount = at.ns, at.path, at.mount
+	c.synonym, c.neutral = Synonym(p.System, c.path)
 	c.inner = p.inner(c.Request, at.mount, at.rest)
 	if c.mount == nil {
-		c.miss = engines.NotFound("no mount at this path: list what is there with sys/mounts and sys/auth")
+		c.miss = noRoute(c.path)
 		return nil
 	}
+	c.router = at.mount.Engine.Router()
 	if c.Help {
 		return nil
 	}
-	c.route, c.params, c.miss = at.mount.Engine.Router().Match(c.Op, at.rest)
+	c.route, c.params, c.miss = c.router.Match(c.Op, at.rest)
 	switch {
 	case c.miss != nil:
 		c.route = nil
-	case c.route.Flags.Has(engines.RootNamespace) && c.ns.ID != namespace.RootID:
+	case c.ns.ID != namespace.RootID && c.route.Flags.Has(engines.RootNamespace):
 		c.route, c.miss = nil, engines.NotFound("unsupported path: it exists in the root namespace only")
 	default:
 		c.flags = c.route.Flags
-		c.open = c.flags.Has(engines.Unauthenticated) || c.flags.Has(engines.Ceremony) && len(c.Header[engines.CeremonyHeader]) > 0
+		c.open = c.flags.Has(engines.Unauthenticated) || len(c.Header[engines.CeremonyHeader]) > 0 && c.flags.Has(engines.Ceremony)
 	}
 	return nil
 }
@@ -354,7 +386,7 @@ func (c *call) hold() (release func(), err error) {
 // engine has the request answered, here or by the primary cluster. The mount is held.
 func (p *Pipeline) engine(ctx context.Context, c *call) (*engines.Response, error) {
 	if c.Help && c.mount != nil {
-		text, ok := c.mount.Engine.Router().Help(c.inner.Path)
+		text, ok := c.router.Help(c.inner.Path)
 		if !ok {
 			return nil, engines.NotFound("no help for this path")
 		}
@@ -428,7 +460,7 @@ func announced(h http.Header) int64 {
 
 // recordResponse writes the response's record. Without it the response does not leave.
 func (p *Pipeline) recordResponse(ctx context.Context, c *call, response *engines.Response, failure error) error {
-	err := p.Audit.ResponseOf(ctx, func() (*record.Record, error) {
+	err := p.Audit.Record(ctx, true, func() (*record.Record, error) {
 		r := p.describe(c, failure)
 		if response == nil {
 			return r, nil
@@ -481,6 +513,10 @@ func (p *Pipeline) reply(c *call, response *engines.Response) *Reply {
 	r := &Reply{Response: response, Path: c.path, Header: c.header}
 	if c.mount != nil {
 		r.MountType = c.mount.Type
+	}
+	if response != nil && response.Header != nil {
+		r.Header = response.Header.Clone()
+		maps.Copy(r.Header, c.header)
 	}
 	return r
 }

@@ -21,7 +21,7 @@ func (p *Pipeline) Place(ctx context.Context, req *Request) (Place, error) {
 		return Active, nil // the answer is stored
 	case known && flags.Has(engines.Active):
 		return Active, nil
-	case (req.Op == engines.Read || req.Op == engines.List || req.Help) && p.Node.Current():
+	case (req.Op == engines.Read || req.Op.Lists() || req.Help) && p.Node.Current():
 		return Here, nil
 	}
 	return Active, nil

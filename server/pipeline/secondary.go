@@ -45,6 +45,8 @@ func (p *Pipeline) ServeSecondary(ctx context.Context, peer roles.Peer, kind str
 		out, err = p.requestOf(ctx, peer, scope, payload)
 	case remote.CallLogin:
 		out, err = p.loginOf(ctx, peer, scope, payload)
+	case remote.CallLease:
+		out, err = p.leaseOf(ctx, peer, scope, payload)
 	default:
 		return p.Replicated.Answer(ctx, peer, kind, payload)
 	}
@@ -131,7 +133,7 @@ func (p *Pipeline) handleRemote(ctx context.Context, c *call, peer roles.Peer, s
 // can neither make itself more here nor reach what concerns this cluster.
 func (p *Pipeline) admitRemote(ctx context.Context, c *call, scope remote.Scope, caller *remote.Caller) error {
 	if c.mount == nil || c.mount.Mount.Local && c.mount.Type != "cubbyhole" || !scope.Mount(c.mount.UUID) || !scope.Namespace(c.ns.ID) {
-		return engines.NotFound("no mount at this path: list what is there with sys/mounts and sys/auth")
+		return noRoute(c.path)
 	}
 	if c.route == nil {
 		return c.miss
@@ -267,11 +269,10 @@ func (p *Pipeline) primaryFirst(c *call) bool {
 	if c.route == nil || c.mount == nil || c.mount.Local {
 		return false
 	}
-	if !c.flags.Has(engines.Primary) &&
-		(!writes(c.Op) || c.mount.Type == "system" || c.mount.Type == "token" || c.flags.Has(engines.ClusterLocal) || c.open) {
-		return false
+	if c.flags.Has(engines.Primary) {
+		return p.secondary()
 	}
-	return p.secondary()
+	return c.elsewhere && c.mount.Type != "system" && c.mount.Type != "token" && !c.flags.Has(engines.ClusterLocal) && !c.open
 }
 
 // viaPrimary has a request of a secondary's client done by the primary.

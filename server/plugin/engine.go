@@ -2,6 +2,8 @@ package plugin
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"github.com/openbao/openbao/sdk/v2/plugin/pb"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/input/jsontext"
 	"github.com/coffer-project/coffer/server/plugin/backend"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -50,7 +53,8 @@ type engine struct {
 // opened is a backend with the process that it is in.
 type opened struct {
 	*backend.Backend
-	process *shared
+	process   *shared
+	secondary bool // what the plugin was told when it started, and may keep
 }
 
 // Classes of paths, by the flags of their routes.
@@ -81,7 +85,7 @@ type readInput struct {
 func (e *engine) routes(flags engines.Flags, handle func(context.Context, *engines.Request) (*engines.Response, error),
 	exists func(context.Context, *engines.Request) (bool, error),
 ) *engines.Router {
-	flags |= engines.Active | engines.FreeForm
+	flags |= engines.Active | engines.FreeForm | engines.TellsCreate
 	r := engines.NewRouter()
 	read := func(ctx context.Context, req *engines.Request, _ *readInput) (*engines.Response, error) {
 		return handle(ctx, req)
@@ -179,6 +183,7 @@ func (e *engine) backend(ctx context.Context) (*opened, error) {
 	}
 	b, err := e.start(ctx)
 	if err != nil {
+		e.host.numbers.add(e.ref, func(c *counts) { c.failures++ })
 		e.backoff = min(max(minBackoff, 2*e.backoff), maxBackoff)
 		e.retryAt = time.Now().Add(e.backoff)
 		e.failure = &engines.Error{
@@ -194,6 +199,7 @@ func (e *engine) backend(ctx context.Context) (*opened, error) {
 }
 
 func (e *engine) start(ctx context.Context) (*opened, error) {
+	secondary := e.host.secondary()
 	p, err := e.host.process(ctx, e.ref)
 	if err != nil {
 		return nil, err
@@ -205,16 +211,28 @@ func (e *engine) start(ctx context.Context) (*opened, error) {
 		e.host.release(p)
 		return nil, err
 	}
-	o := &opened{b, p}
+	o := &opened{b, p, secondary}
 	if want := map[bool]int{true: backend.Auth, false: backend.Secret}[e.ref.Auth]; b.Type != want {
 		e.close(o)
 		return nil, errors.New("the plugin is of the other kind: secrets engines are enabled at sys/mounts, auth methods at sys/auth")
 	}
-	if err := b.Initialize(ctx); err != nil && !errors.Is(err, storage.ErrReadOnly) { // a secondary has what the primary has initialised
+	if err := b.Initialize(ctx); err != nil && !errors.Is(err, storage.ErrPrimaryOnly) { // a secondary has what the primary has initialised
 		e.close(o)
 		return nil, err
 	}
 	return o, nil
+}
+
+// Running returns the version and the SHA-256 of the program that runs for the mount, or would run if a request came.
+func (e *engine) Running() (version, sha256 string) {
+	if b := e.open.Load(); b != nil {
+		return b.process.plugin.Version, b.process.plugin.SHA256
+	}
+	p, err := e.host.Find(context.Background(), e.ref)
+	if err != nil {
+		return "", ""
+	}
+	return p.Version, p.SHA256
 }
 
 // close ends the mount's part in the process.
@@ -242,10 +260,10 @@ func (e *engine) stop() {
 // request translates a request.
 func (e *engine) request(req *engines.Request) (*pb.Request, error) {
 	data := string(req.Body)
-	if req.Op == engines.Read || req.Op == engines.List || req.Op == engines.Delete {
+	if req.Op == engines.Read || req.Op.Lists() || req.Op == engines.Delete {
 		fields := map[string]any{}
 		for name, values := range req.Query {
-			if name == "list" || name == "help" { // they have become the operation
+			if name == "list" || name == "scan" || name == "help" { // they have become the operation
 				continue
 			}
 			if fields[name] = any(values); len(values) == 1 {
@@ -260,9 +278,10 @@ func (e *engine) request(req *engines.Request) (*pb.Request, error) {
 	}
 	out := &pb.Request{
 		ID: req.ID, Operation: string(req.Op), Path: req.Path, Data: data,
-		ClientTokenAccessor: req.Caller.Accessor, DisplayName: req.Caller.DisplayName, EntityID: req.Caller.EntityID,
+		ClientToken: e.borrower(req.Caller.Accessor), ClientTokenAccessor: req.Caller.Accessor, DisplayName: req.Caller.DisplayName, EntityID: req.Caller.EntityID,
 		MountPoint: e.mount.Path, MountType: e.mount.Type, MountAccessor: e.mount.Accessor,
 		Unauthenticated: req.Caller.Accessor == "",
+		Headers:         requestHeaders(req.Header, e.mount.RequestHeaders),
 		Connection:      &pb.Connection{RemoteAddr: req.RemoteIP.String()},
 	}
 	if req.WrapTTL > 0 {
@@ -271,7 +290,19 @@ func (e *engine) request(req *engines.Request) (*pb.Request, error) {
 	return out, nil
 }
 
+// borrower is what a plugin knows a token by, to tell whether two requests are of the same one; it is no token. "": there is none.
+func (e *engine) borrower(accessor string) string {
+	if accessor == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(e.mount.UUID + "\x00" + accessor))
+	return hex.EncodeToString(sum[:])
+}
+
 func (e *engine) exists(ctx context.Context, req *engines.Request) (bool, error) {
+	if _, err := jsontext.Scan(req.Body); err != nil && len(req.Body) > 0 {
+		return true, nil //nolint:nilerr // the route rejects the body
+	}
 	b, err := e.backend(ctx)
 	if err != nil {
 		return false, err
@@ -292,7 +323,7 @@ func (e *engine) handle(ctx context.Context, req *engines.Request) (*engines.Res
 	if err != nil {
 		return nil, err
 	}
-	resp, err := b.Handle(ctx, out)
+	resp, err := e.send(ctx, b, out)
 	if err != nil {
 		return nil, err
 	}
@@ -309,11 +340,11 @@ func (e *engine) Work(ctx context.Context, _ engines.Mount, _ bool) error {
 	if err != nil {
 		return nil // it is in the log
 	}
-	_, err = b.Handle(ctx, &pb.Request{
+	_, err = e.send(ctx, b, &pb.Request{
 		Operation: "rollback", MountPoint: e.mount.Path, MountType: e.mount.Type, MountAccessor: e.mount.Accessor,
 		Data: `{"immediate":false}`,
 	})
-	if failed, ok := errors.AsType[*engines.Error](err); ok && failed.Kind == engines.KindUnsupported || errors.Is(err, storage.ErrReadOnly) {
+	if failed, ok := errors.AsType[*engines.Error](err); ok && failed.Kind == engines.KindUnsupported {
 		return nil
 	}
 	return err

@@ -1,6 +1,22 @@
 package plugin
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/coffer-project/coffer/engines"
+)
+
+// TestBorrower has a plugin tell tokens apart without learning of them.
+func TestBorrower(t *testing.T) {
+	one, other := &engine{mount: engines.Mount{UUID: "1"}}, &engine{mount: engines.Mount{UUID: "2"}}
+	name := one.borrower("accessor")
+	if name == "" || name == "accessor" || name != one.borrower("accessor") || name == one.borrower("another") || name == other.borrower("accessor") {
+		t.Errorf("it is %q, at the other mount %q", name, other.borrower("accessor"))
+	}
+	if name := one.borrower(""); name != "" {
+		t.Errorf("without a token it is %q", name)
+	}
+}
 
 func TestSpecialPaths(t *testing.T) {
 	for _, tt := range []struct {

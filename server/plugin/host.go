@@ -37,12 +37,15 @@ type Node interface {
 	Active() bool
 	// Secondary reports whether another cluster writes what is shared.
 	Secondary() bool
+	// LeaseAtPrimary has that cluster renew, or else revoke, what a lease of this one stands for.
+	LeaseAtPrimary(ctx context.Context, m engines.Mount, l engines.LeaseRecord, renew bool) (engines.Lease, error)
 }
 
 // Host has the catalogue of plugins and runs their processes. Safe for concurrent use.
 type Host struct {
-	opts Options
-	log  *slog.Logger
+	opts    Options
+	log     *slog.Logger
+	numbers numbers
 
 	mu        sync.Mutex
 	starting  map[string]*sync.Mutex // by what is run: held while it starts, so that others do not wait for it
@@ -53,8 +56,9 @@ type Host struct {
 // shared is a process that several mounts use.
 type shared struct {
 	*process.Process
-	key   string
-	users int
+	plugin *Plugin
+	key    string
+	users  int
 }
 
 // New returns a Host. No process runs until a mount needs it.
@@ -62,7 +66,7 @@ func New(o Options) *Host {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Host{opts: o, log: o.Logger, starting: map[string]*sync.Mutex{}, processes: map[string]*shared{}, engines: map[string]*engine{}}
+	return &Host{opts: o, log: o.Logger, numbers: numbers{plugins: map[string]*counts{}}, starting: map[string]*sync.Mutex{}, processes: map[string]*shared{}, engines: map[string]*engine{}}
 }
 
 func (h *Host) active() bool                          { return h.opts.Node.Active() }
@@ -122,8 +126,13 @@ func (h *Host) process(ctx context.Context, ref Ref) (*shared, error) {
 	if err != nil {
 		return nil, err
 	}
+	h.numbers.add(ref, func(c *counts) { c.starts++; c.processes++ })
+	go func() {
+		<-started.Done()
+		h.numbers.add(ref, func(c *counts) { c.processes-- })
+	}()
 	h.log.Info("plugin started", "plugin", ref.String(), "shared_by_mounts", started.Multiplexed)
-	s := &shared{Process: started, key: key, users: 1}
+	s := &shared{Process: started, plugin: p, key: key, users: 1}
 	if started.Multiplexed {
 		h.mu.Lock()
 		h.processes[key] = s
@@ -176,6 +185,14 @@ func (h *Host) release(s *shared) {
 // Stop ends all processes: when the node is not the active one any more, or seals.
 func (h *Host) Stop() { h.restart(func(*engine) bool { return true }) }
 
+// RoleChanged restarts what depends on the role of the cluster if that is another one now. It does not block.
+func (h *Host) RoleChanged() {
+	go h.restart(func(e *engine) bool {
+		b := e.open.Load()
+		return b != nil && b.secondary != h.secondary()
+	})
+}
+
 // restart ends the part of mounts in their processes. The next request starts it again.
 func (h *Host) restart(which func(*engine) bool) {
 	h.mu.Lock()
@@ -191,13 +208,6 @@ func (h *Host) restart(which func(*engine) bool) {
 		wg.Go(e.stop)
 	}
 	wg.Wait()
-}
-
-// Numbers returns metrics, by name.
-func (h *Host) Numbers() map[string]float64 {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return map[string]float64{"plugin_processes": float64(len(h.processes))}
 }
 
 // Ref names a plugin: a mount's, for instance.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/storage"
 )
 
 // leaseKind is that of all leases of plugins: what they stand for is in what the plugin keeps with them.
@@ -20,7 +22,7 @@ const leaseKind = "plugin"
 // response translates a response.
 func (e *engine) response(req *engines.Request, in *pb.Response) (*engines.Response, error) {
 	if in == nil {
-		if req.Op == engines.Read || req.Op == engines.List {
+		if req.Op == engines.Read || req.Op.Lists() {
 			return nil, engines.NotFound("")
 		}
 		return nil, nil
@@ -34,11 +36,11 @@ func (e *engine) response(req *engines.Request, in *pb.Response) (*engines.Respo
 	if text := ""; data["error"] != nil && len(data) <= 2 && json.Unmarshal(data["error"], &text) == nil {
 		return nil, engines.Invalid("%s", text)
 	}
-	out := &engines.Response{Warnings: in.GetWarnings()}
+	out := &engines.Response{Warnings: in.GetWarnings(), Header: responseHeaders(in.GetHeaders(), e.mount.ResponseHeaders)}
 	if data["http_content_type"] != nil || data["http_status_code"] != nil {
 		return out, raw(out, data)
 	}
-	if req.Op == engines.List && len(in.GetWarnings()) == 0 {
+	if req.Op.Lists() && len(in.GetWarnings()) == 0 {
 		if keys := []string{}; data["keys"] != nil && json.Unmarshal(data["keys"], &keys) == nil && len(keys) == 0 || len(data) == 0 {
 			return nil, engines.NotFound("")
 		}
@@ -164,45 +166,43 @@ func (e *engine) secretRequest(operation string, l engines.LeaseRecord) (*pb.Req
 }
 
 // RevokeLease implements engines.Leaser.
-func (e *engine) RevokeLease(ctx context.Context, _ engines.Mount, l engines.LeaseRecord) error {
-	b, err := e.backend(ctx)
-	if err != nil {
-		return err
+func (e *engine) RevokeLease(ctx context.Context, m engines.Mount, l engines.LeaseRecord) error {
+	_, err := e.lease(ctx, "revoke", l)
+	if errors.Is(err, storage.ErrPrimaryOnly) && e.host.secondary() {
+		_, err = e.host.opts.Node.LeaseAtPrimary(ctx, m, l, false)
 	}
-	req, err := e.secretRequest("revoke", l)
-	if err != nil {
-		return err
-	}
-	resp, err := b.Handle(ctx, req)
-	if err != nil {
-		return err
-	}
-	_, err = e.response(&engines.Request{Op: engines.Update}, resp)
 	return err
 }
 
 // RenewLease implements engines.Leaser.
-func (e *engine) RenewLease(ctx context.Context, _ engines.Mount, l engines.LeaseRecord) (engines.Lease, error) {
-	b, err := e.backend(ctx)
-	if err != nil {
-		return engines.Lease{}, err
-	}
-	req, err := e.secretRequest("renew", l)
-	if err != nil {
-		return engines.Lease{}, err
-	}
-	resp, err := b.Handle(ctx, req)
-	if err != nil {
-		return engines.Lease{}, err
-	}
-	out, err := e.response(&engines.Request{Op: engines.Update}, resp)
+func (e *engine) RenewLease(ctx context.Context, m engines.Mount, l engines.LeaseRecord) (engines.Lease, error) {
+	out, err := e.lease(ctx, "renew", l)
 	switch {
+	case errors.Is(err, storage.ErrPrimaryOnly) && e.host.secondary():
+		return e.host.opts.Node.LeaseAtPrimary(ctx, m, l, true)
 	case err != nil:
 		return engines.Lease{}, err
 	case out == nil || out.Lease == nil:
 		return engines.Lease{}, engines.Invalid("the plugin does not renew this lease")
 	}
 	return *out.Lease, nil
+}
+
+// lease sends a request about a lease.
+func (e *engine) lease(ctx context.Context, operation string, l engines.LeaseRecord) (*engines.Response, error) {
+	b, err := e.backend(ctx)
+	if err != nil {
+		return nil, err
+	}
+	req, err := e.secretRequest(operation, l)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := e.send(ctx, b, req)
+	if err != nil {
+		return nil, err
+	}
+	return e.response(&engines.Request{Op: engines.Update}, resp)
 }
 
 // RenewLogin implements engines.Renewer.
@@ -215,7 +215,7 @@ func (e *engine) RenewLogin(ctx context.Context, _ engines.Mount, login engines.
 	if err := json.Unmarshal(login.Internal, &k); err != nil {
 		return engines.TokenFields{}, err
 	}
-	resp, err := b.Handle(ctx, &pb.Request{
+	resp, err := e.send(ctx, b, &pb.Request{
 		Operation: "renew", Path: k.Path, MountPoint: e.mount.Path, MountType: e.mount.Type, MountAccessor: e.mount.Accessor,
 		EntityID: login.EntityID,
 		Auth: &pb.Auth{

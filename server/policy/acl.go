@@ -104,6 +104,9 @@ type Decision struct {
 	Allowed bool
 	// Ruled reports whether there is a pattern that decides.
 	Ruled bool
+	// Splits reports whether the deciding pattern gives only one of create and update, so that it matters whether a write creates
+	// its object.
+	Splits bool
 	// Sudo reports whether the deciding pattern has the sudo capability, whatever Allowed says.
 	Sudo bool
 	// MinWrapTTL and MaxWrapTTL bound the response wrapping that the client must ask for; 0 is no bound. See
@@ -133,7 +136,7 @@ func (d Decision) And(e Decision) Decision {
 		return d
 	}
 	return Decision{
-		Allowed: d.Allowed && e.Allowed, Ruled: d.Ruled, Sudo: d.Sudo && e.Sudo,
+		Allowed: d.Allowed && e.Allowed, Ruled: d.Ruled, Splits: d.Splits || e.Splits, Sudo: d.Sudo && e.Sudo,
 		MinWrapTTL: max(d.MinWrapTTL, e.MinWrapTTL), MaxWrapTTL: lesser(d.MaxWrapTTL, e.MaxWrapTTL),
 		Err: cmp.Or(d.Err, e.Err),
 	}
@@ -146,6 +149,7 @@ var required = map[engines.Operation]capability{
 	engines.Patch:  capPatch,
 	engines.Delete: capDelete,
 	engines.List:   capList,
+	engines.Scan:   capScan,
 }
 
 // Allowed is Allow, for engines.Access.
@@ -174,17 +178,26 @@ func (a *ACL) Check(op engines.Operation, path string, input Input) Decision {
 	return decide(a.find(op, path), op, input)
 }
 
-// CheckSynonym is Check of the path before+other+after, in which other is another name of a segment of the request's path. A pattern
-// that would decide whatever the segment is does not count: it has been asked about the request's own path.
-func (a *ACL) CheckSynonym(op engines.Operation, before, other, after string, input Input) Decision {
+// CheckSynonym is Check of a path one segment of which has another name: other is the path with that, and neutral the path with
+// engines.Unnamed in its place. A pattern that would decide whatever the segment is gives way to one that is about either name; if there is one
+// for each name, both must allow the request.
+func (a *ACL) CheckSynonym(op engines.Operation, path, other, neutral string, input Input) Decision {
 	if a.root {
 		return Decision{Allowed: true, Ruled: true, Sudo: true}
 	}
-	g := a.find(op, before+other+after)
-	if g == a.find(op, before+unseen+after) {
-		return Decision{}
+	g, h := about(a.find(op, path), a.find(op, other), a.find(op, neutral))
+	return decide(g, op, input).And(decide(h, op, input))
+}
+
+// about returns which of the grants for the two names of a path decide, given the one for any name.
+func about(own, other, neutral *grant) (g, h *grant) {
+	switch neutral {
+	case other:
+		return own, own
+	case own:
+		return other, other
 	}
-	return decide(g, op, input)
+	return own, other
 }
 
 // CheckCaseless is Check as if neither paths nor patterns had upper case: for names that an engine takes in any case.
@@ -196,7 +209,7 @@ func (a *ACL) CheckCaseless(op engines.Operation, path string, input Input) Deci
 	if a.lower != nil {
 		set = a.lower
 	}
-	list := op == engines.List
+	list := op.Lists()
 	if list && path != "" && !strings.HasSuffix(path, "/") {
 		path += "/"
 	}
@@ -211,11 +224,12 @@ func decide(g *grant, op engines.Operation, input Input) Decision {
 	d := Decision{
 		Allowed:    g.allows(op),
 		Ruled:      true,
+		Splits:     g.allows(engines.Create) != g.allows(engines.Update),
 		Sudo:       g.caps&capSudo != 0,
 		MinWrapTTL: g.minWrap,
 		MaxWrapTTL: g.maxWrap,
 	}
-	if !d.Allowed || op == engines.Delete || op == engines.List || g.params.empty() {
+	if !d.Allowed || op == engines.Delete || op.Lists() || g.params.empty() {
 		return d
 	}
 	in, err := input()
@@ -234,14 +248,17 @@ func (a *ACL) Sudo(path string) bool {
 
 // Capabilities returns the sorted capabilities on path, ["root"] for the root policy, and ["deny"] when
 // there are none.
-func (a *ACL) Capabilities(path string) []string {
+func (a *ACL) Capabilities(path string) []string { return a.CapabilitiesSynonym(path, path, path) }
+
+// CapabilitiesSynonym is Capabilities of a path one segment of which has another name: see CheckSynonym.
+func (a *ACL) CapabilitiesSynonym(path, other, neutral string) []string {
 	if a.root {
 		return []string{RootName}
 	}
 	var all capability
 	for level := range a.Levels() {
-		if g := level.match(path, true); g != nil {
-			all = all.or(g.caps)
+		if g, h := about(level.match(path, true), level.match(other, true), level.match(neutral, true)); g != nil && h != nil {
+			all = all.or(g.caps & h.caps)
 		}
 	}
 	return all.names()
@@ -298,7 +315,7 @@ func (g *grant) allows(op engines.Operation) bool {
 func (g *grant) some() bool { return g != nil && g.caps&^capDeny != 0 }
 
 func (a *ACL) find(op engines.Operation, path string) *grant {
-	if op != engines.List {
+	if !op.Lists() {
 		return a.match(path, false)
 	}
 	if path != "" && !strings.HasSuffix(path, "/") {
@@ -330,9 +347,6 @@ func (p *patterns) match(path string, list bool) *grant {
 	return p.globs.match(path, nil)
 }
 
-// unseen is a segment that no policy names.
-const unseen = "\x00"
-
 // AnyUnder reports whether any capability is given on any path that begins with prefix, such as a mount
 // path ("secret/"). It tries, for each pattern that reaches below prefix, one path that the pattern matches.
 func (a *ACL) AnyUnder(prefix string) bool {
@@ -360,7 +374,7 @@ func (g *grant) example(prefix string) (string, bool) {
 	for {
 		segment, tail, more := strings.Cut(rest, "/")
 		if segment == "+" {
-			segment = unseen
+			segment = engines.Unnamed
 			if len(path) < len(prefix) {
 				segment, _, _ = strings.Cut(prefix[len(path):], "/")
 			}
@@ -375,7 +389,7 @@ func (g *grant) example(prefix string) (string, bool) {
 		if len(path) < len(prefix) && strings.HasPrefix(prefix, string(path)) {
 			path = append(path[:0], prefix...)
 		}
-		path = append(path, unseen...)
+		path = append(path, engines.Unnamed...)
 	}
 	return string(path), strings.HasPrefix(string(path), prefix)
 }

@@ -470,7 +470,11 @@ func TestSynonyms(t *testing.T) {
 	}{
 		{"by the name of the request", `path "d/vendor/a" ` + read, true},
 		{"by both", `path "d/+/a" ` + read, true},
-		{"by the other name only", `path "d/neutral/a" ` + read, false},
+		{"by the other name only", `path "d/neutral/a" ` + read, true},
+		{"more by the other name", `path "d/*" { capabilities = ["list"] } path "d/neutral/a" ` + read, true},
+		{"less by the name of the request", `path "d/vendor/a" { capabilities = ["list"] } path "d/neutral/a" ` + read, false},
+		{"denied by the name of the request", `path "d/vendor/a" { capabilities = ["deny"] } path "d/neutral/a" ` + read, false},
+		{"by neither", `path "d/other/a" ` + read, false},
 		{"denied by the other name", `path "d/*" ` + read + ` path "d/neutral/*" { capabilities = ["deny"] }`, false},
 		{"denied by a part of the other name", `path "d/*" ` + read + ` path "d/neut*" { capabilities = ["deny"] }`, false},
 		{"less by the other name", `path "d/*" ` + read + ` path "d/neutral/a" { capabilities = ["list"] }`, false},
@@ -478,9 +482,14 @@ func TestSynonyms(t *testing.T) {
 		{"denied elsewhere", `path "d/vendor/a" ` + read + ` path "d/neutral/b" { capabilities = ["deny"] }`, true},
 	} {
 		acl := newACL(t, tt.text)
-		d := acl.Check(engines.Read, "d/vendor/a", none)
-		if got := d.And(acl.CheckSynonym(engines.Read, "d/", "neutral", "/a", none)).Allowed; got != tt.want {
-			t.Errorf("%s: allowed %v, want %v", tt.name, got, tt.want)
+		for _, names := range [][2]string{{"d/vendor/a", "d/neutral/a"}, {"d/neutral/a", "d/vendor/a"}} {
+			neutral := "d/" + engines.Unnamed + "/a"
+			if got := acl.CheckSynonym(engines.Read, names[0], names[1], neutral, none).Allowed; got != tt.want {
+				t.Errorf("%s: %s is allowed: %v, want %v", tt.name, names[0], got, tt.want)
+			}
+			if got := slices.Contains(acl.CapabilitiesSynonym(names[0], names[1], neutral), "read"); got != tt.want {
+				t.Errorf("%s: the capabilities on %s have read: %v, want %v", tt.name, names[0], got, tt.want)
+			}
 		}
 	}
 }

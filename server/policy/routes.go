@@ -18,6 +18,8 @@ type Deps struct {
 	OfToken    func(ctx context.Context, req *engines.Request, token string) (*ACL, error)
 	OfAccessor func(ctx context.Context, req *engines.Request, accessor string) (*ACL, error)
 	OfCaller   func(ctx context.Context, req *engines.Request) (*ACL, error)
+	// Synonym returns a path one segment of which has another name with that name, and with engines.Unnamed in its place. May be nil.
+	Synonym func(path string) (other, neutral string)
 }
 
 // namespace is the id of the request's namespace.
@@ -150,7 +152,7 @@ func (d *Deps) capabilities(ctx context.Context, req *engines.Request, in *capab
 	if err != nil {
 		return nil, invalidUnlessStorage(err, "invalid token")
 	}
-	return answer(acl, in.pathsInput)
+	return d.answer(acl, in.pathsInput)
 }
 
 func (d *Deps) capabilitiesAccessor(ctx context.Context, req *engines.Request, in *accessorInput) (*engines.Response, error) {
@@ -158,7 +160,7 @@ func (d *Deps) capabilitiesAccessor(ctx context.Context, req *engines.Request, i
 	if err != nil {
 		return nil, invalidUnlessStorage(err, "invalid accessor")
 	}
-	return answer(acl, in.pathsInput)
+	return d.answer(acl, in.pathsInput)
 }
 
 func (d *Deps) capabilitiesSelf(ctx context.Context, req *engines.Request, in *pathsInput) (*engines.Response, error) {
@@ -166,7 +168,7 @@ func (d *Deps) capabilitiesSelf(ctx context.Context, req *engines.Request, in *p
 	if err != nil {
 		return nil, err
 	}
-	return answer(acl, *in)
+	return d.answer(acl, *in)
 }
 
 func invalidUnlessStorage(err error, text string) error {
@@ -179,7 +181,7 @@ func invalidUnlessStorage(err error, text string) error {
 }
 
 // answer tells the capabilities on each path, and those on the first also as "capabilities".
-func answer(acl *ACL, in pathsInput) (*engines.Response, error) {
+func (d *Deps) answer(acl *ACL, in pathsInput) (*engines.Response, error) {
 	paths := in.Paths
 	if len(paths) == 0 {
 		paths = in.Path
@@ -189,12 +191,21 @@ func answer(acl *ACL, in pathsInput) (*engines.Response, error) {
 	}
 	data := make(map[string]any, len(paths)+1)
 	for _, path := range paths {
-		data[path] = acl.Capabilities(path)
+		data[path] = d.capabilitiesOn(acl, path)
 	}
-	first := acl.Capabilities(paths[0])
+	first := data[paths[0]]
 	data["capabilities"] = first
 	// Only this one goes to the top level: a path could have the name of a field of the envelope.
 	return &engines.Response{Data: data, Top: map[string]any{"capabilities": first}}, nil
+}
+
+func (d *Deps) capabilitiesOn(acl *ACL, path string) []string {
+	if d.Synonym != nil {
+		if other, neutral := d.Synonym(strings.TrimLeft(path, "/")); other != "" {
+			return acl.CapabilitiesSynonym(path, other, neutral)
+		}
+	}
+	return acl.Capabilities(path)
 }
 
 func (d *Deps) resultant(ctx context.Context, req *engines.Request, _ *noInput) (*engines.Response, error) {

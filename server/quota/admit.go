@@ -25,7 +25,7 @@ func (q *Quotas) AdmitToken(ctx context.Context, namespace, path, role string, b
 	r := Request{NamespacePath: q.opts.Namespaces.Path(namespace), Path: path}
 	if bytes != 0 {
 		wrapped := func(context.Context) (int64, error) { return bytes + sealedBytes, nil }
-		if err := q.Storage(ctx, r, wrapped, q.opts.Usage.Bytes); err != nil {
+		if err := q.Storage(ctx, func() Request { return r }, wrapped, q.opts.Usage.Bytes); err != nil {
 			return err
 		}
 	}
@@ -40,8 +40,10 @@ func (q *Quotas) AdmitToken(ctx context.Context, namespace, path, role string, b
 // AdmitWrite says whether an engine may write a batch: it holds it to the storage quota that concerns its mount. What makes nothing
 // grow, as deleting does, is always admitted.
 func (q *Quotas) AdmitWrite(ctx context.Context, m engines.Mount, b storage.Batch) error {
-	r := Request{NamespacePath: q.opts.Namespaces.Path(m.NamespaceID), MountPath: m.Path, Path: m.Path}
-	return q.Storage(ctx, r, func(ctx context.Context) (int64, error) { return q.growth(ctx, b) }, q.opts.Usage.Bytes)
+	describe := func() Request {
+		return Request{NamespacePath: q.opts.Namespaces.Path(m.NamespaceID), MountPath: m.Path, Path: m.Path}
+	}
+	return q.Storage(ctx, describe, func(ctx context.Context) (int64, error) { return q.growth(ctx, b) }, q.opts.Usage.Bytes)
 }
 
 // growth returns by how many bytes a batch makes grow what is stored.

@@ -61,6 +61,7 @@ type Request struct {
 	NamespacePath string // "" or "a/b/"
 	MountPath     string // relative to the namespace, ends in "/"; "" if nothing is mounted there
 	Path          string // relative to the namespace, with the mount
+	Synonym       string // Path by the other name of one of its segments; "" if none has one
 	Role          string // of a login; "" if there is none
 	// FindRole finds the role instead, if a rule is about one; nil: it is Role.
 	FindRole func() string
@@ -189,21 +190,24 @@ func (q *Quotas) current(ctx context.Context) (*table, error) {
 	return t, nil
 }
 
-// Rate counts a request and says whether it is allowed. Exempt paths are not counted. The error is one of
-// reading the quotas.
-func (q *Quotas) Rate(ctx context.Context, r Request) (Decision, error) {
+// Rate counts a request and says whether it is allowed. Exempt paths are not counted. describe is only called if there are rate
+// limits. The error is one of reading the quotas.
+func (q *Quotas) Rate(ctx context.Context, describe func() Request) (Decision, error) {
 	t, err := q.current(ctx)
-	if err != nil {
-		return Decision{}, err
+	if err != nil || len(t.rates.all) == 0 {
+		return Decision{Allowed: true}, err
 	}
-	if t.rates.empty() {
-		return Decision{Allowed: true}, nil
+	r := describe()
+	full := []string{r.NamespacePath + r.Path}
+	if r.Synonym != "" {
+		full = append(full, r.NamespacePath+r.Synonym)
 	}
-	full := r.NamespacePath + r.Path
-	if t.exempt.match(r.Path) || t.absolute.match(full) {
-		return Decision{Allowed: true}, nil
+	for _, path := range full {
+		if t.exempt.match(path[len(r.NamespacePath):]) || t.absolute.match(path) {
+			return Decision{Allowed: true}, nil
+		}
 	}
-	found := t.rates.find(r, full)
+	found := t.rates.find(r, full...)
 	if found == nil {
 		return Decision{Allowed: true}, nil
 	}
@@ -224,7 +228,7 @@ func (q *Quotas) Leases(ctx context.Context, r Request, count func(context.Conte
 	if err != nil {
 		return err
 	}
-	if t.leases.empty() {
+	if len(t.leases.all) == 0 {
 		return nil
 	}
 	found := t.leases.find(r, r.NamespacePath+r.Path)

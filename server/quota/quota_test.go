@@ -76,12 +76,15 @@ func (r *rig) must(op engines.Operation, path, body string) string {
 
 var client = netip.MustParseAddr("192.0.2.1")
 
+// of describes a request that is known.
+func of(r quota.Request) func() quota.Request { return func() quota.Request { return r } }
+
 func (r *rig) rate(q quota.Request) quota.Decision {
 	r.t.Helper()
 	if !q.ClientIP.IsValid() {
 		q.ClientIP = client
 	}
-	d, err := r.Rate(r.t.Context(), q)
+	d, err := r.Rate(r.t.Context(), of(q))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -350,7 +353,7 @@ func TestStorage(t *testing.T) {
 		q.must(engines.Update, "/storage/s", fmt.Sprintf(`{"max_bytes":%d,"path":"a"}`, limit))
 		stored, measured := int64(limit-600), 0
 		write := func(ns string, growth int64) error {
-			err := q.Storage(t.Context(), quota.Request{NamespacePath: ns, MountPath: "secret/", Path: "secret/"},
+			err := q.Storage(t.Context(), of(quota.Request{NamespacePath: ns, MountPath: "secret/", Path: "secret/"}),
 				func(context.Context) (int64, error) { return growth, nil },
 				func(_ context.Context, scope quota.Scope) (int64, error) {
 					if measured++; scope != (quota.Scope{Namespace: "a/"}) {
@@ -469,8 +472,8 @@ func TestRoutes(t *testing.T) {
 	q.must(engines.Update, "/storage/s", `{"max_bytes":"1000","path":"a","inheritable":true}`)
 	for path, want := range map[string]string{
 		"/storage/s":     `{"inheritable":true,"max_bytes":1000,"name":"s","path":"a/","type":"storage"}`,
-		"/rate-limit/b":  `{"block_interval":30,"inheritable":false,"interval":60,"name":"b","path":"a/secret/","rate":12.5,"role":"","type":"rate-limit"}`,
-		"/rate-limit/a":  `{"block_interval":0,"inheritable":true,"interval":1,"name":"a","path":"","rate":1,"role":"","type":"rate-limit"}`,
+		"/rate-limit/b":  `{"block_interval":30,"group_by":"ip","inheritable":false,"interval":60,"name":"b","path":"a/secret/","rate":12.5,"role":"","type":"rate-limit"}`,
+		"/rate-limit/a":  `{"block_interval":0,"group_by":"ip","inheritable":true,"interval":1,"name":"a","path":"","rate":1,"role":"","type":"rate-limit"}`,
 		"/lease-count/l": `{"inheritable":false,"max_leases":5,"name":"l","path":"auth/approle/","role":"ci","type":"lease-count"}`,
 	} {
 		if got := q.must(engines.Read, path, ""); got != want {
@@ -662,14 +665,14 @@ func (u *unreadable) Scan(ctx context.Context, prefix, after storage.Key, limit 
 func TestUnreadable(t *testing.T) {
 	store := &unreadable{err: storage.ErrUnavailable}
 	q := quota.New(quota.Options{Store: store})
-	if _, err := q.Rate(t.Context(), app); !errors.Is(err, storage.ErrUnavailable) {
+	if _, err := q.Rate(t.Context(), of(app)); !errors.Is(err, storage.ErrUnavailable) {
 		t.Errorf("Rate = %v, want ErrUnavailable", err)
 	}
 	if err := q.Leases(t.Context(), app, nil); !errors.Is(err, storage.ErrUnavailable) {
 		t.Errorf("Leases = %v, want ErrUnavailable", err)
 	}
 	store.err = nil
-	if _, err := q.Rate(t.Context(), app); err != nil {
+	if _, err := q.Rate(t.Context(), of(app)); err != nil {
 		t.Errorf("readable again: %v", err)
 	}
 }
@@ -710,7 +713,7 @@ func BenchmarkRate(b *testing.B) {
 			r.ClientIP = client
 			b.ReportAllocs()
 			for b.Loop() {
-				if d, err := q.Rate(b.Context(), r); err != nil || !d.Allowed {
+				if d, err := q.Rate(b.Context(), of(r)); err != nil || !d.Allowed {
 					b.Fatal(d, err)
 				}
 			}
@@ -775,7 +778,7 @@ func TestClients(t *testing.T) {
 	q := node(t, &storage.Memory{})
 	q.must(engines.Update, "/rate-limit/all", `{"rate":1e-300,"interval":31000000}`)
 	for i, want := range []bool{true, false} { // without an address, as from a socket of the machine
-		d, err := q.Rate(t.Context(), app)
+		d, err := q.Rate(t.Context(), of(app))
 		if err != nil || d.Allowed != want || d.RetryAfter < 0 || d.ResetAfter < 0 {
 			t.Errorf("request %d at a rate of almost nothing: %+v, %v", i, d, err)
 		}
@@ -792,7 +795,7 @@ func TestConcurrent(t *testing.T) {
 		wg.Go(func() {
 			n := 0
 			for range 100 {
-				if d, err := q.Rate(t.Context(), quota.Request{Path: "secret/x", ClientIP: client}); err != nil {
+				if d, err := q.Rate(t.Context(), of(quota.Request{Path: "secret/x", ClientIP: client})); err != nil {
 					t.Error(err)
 				} else if d.Allowed {
 					n++

@@ -57,8 +57,10 @@ func (in *whatInput) rule(kind string) (Rule, error) {
 
 type rateInput struct {
 	whatInput
+	GroupBy       string           `json:"group_by" enum:",ip" help:"What counts as a client: \"ip\", the address, is all there is."`
 	Rate          float64          `json:"rate" required:"true" help:"Requests that a client may send in an interval."`
 	Interval      engines.Duration `json:"interval" default:"1s" help:"The interval."`
+	SecondaryRate float64          `json:"secondary_rate" help:"Not supported: must be 0."`
 	BlockInterval engines.Duration `json:"block_interval" help:"How long a client that sent too many gets nothing at all. 0: only until its bucket has a request again."`
 }
 
@@ -148,7 +150,7 @@ func (q *Quotas) serveRate(ctx context.Context, _ *engines.Request, in *nameInpu
 	if err != nil {
 		return nil, err
 	}
-	data["rate"], data["interval"], data["block_interval"] = r.Rate, r.Interval, r.BlockInterval
+	data["rate"], data["interval"], data["block_interval"], data["group_by"] = r.Rate, r.Interval, r.BlockInterval, "ip"
 	return &engines.Response{Data: data}, nil
 }
 
@@ -165,6 +167,9 @@ func (q *Quotas) serveSetRate(ctx context.Context, req *engines.Request, in *rat
 	r, err := in.rule(RateLimit)
 	if err != nil {
 		return nil, err
+	}
+	if in.SecondaryRate != 0 {
+		return nil, engines.Invalid(`field "secondary_rate": is not supported, as "group_by" is always "ip": leave it out`)
 	}
 	for name, d := range map[string]engines.Duration{"interval": in.Interval, "block_interval": in.BlockInterval} {
 		if time.Duration(d)%time.Second != 0 {

@@ -37,13 +37,14 @@ func (m *meter) mark(growth, limit int64) bool {
 }
 
 // Storage says whether a write that makes what is stored grow by so many bytes may happen: nil, an engines.Error of
-// KindLimited, or an error of reading the quotas, of grown or of measure. Both are only called if a quota concerns the
-// request: grown tells the bytes, measure how many are stored in a scope.
-func (q *Quotas) Storage(ctx context.Context, r Request, grown func(context.Context) (int64, error), measure func(context.Context, Scope) (int64, error)) error {
+// KindLimited, or an error of reading the quotas, of grown or of measure. describe is only called if there are storage quotas, and
+// the others if one concerns the request: grown tells the bytes, measure how many are stored in a scope.
+func (q *Quotas) Storage(ctx context.Context, describe func() Request, grown func(context.Context) (int64, error), measure func(context.Context, Scope) (int64, error)) error {
 	t, err := q.current(ctx)
-	if err != nil || t.storage.empty() {
+	if err != nil || len(t.storage.all) == 0 {
 		return err
 	}
+	r := describe()
 	found := t.storage.find(r, r.NamespacePath+r.Path)
 	if found == nil {
 		return nil

@@ -72,8 +72,6 @@ type ruleSet struct {
 	prefix []*activeRule          // globs, the longest first
 }
 
-func (s *ruleSet) empty() bool { return len(s.all) == 0 }
-
 func (s *ruleSet) add(r *activeRule) {
 	if s.all == nil {
 		s.roles, s.exact = map[string]*activeRule{}, map[string]*activeRule{}
@@ -95,8 +93,8 @@ func (s *ruleSet) sort() {
 
 func roleKey(mount, role string) string { return mount + "\x00" + role }
 
-// find returns the most specific rule for a request, or nil. full is the request's path from the root namespace.
-func (s *ruleSet) find(r Request, full string) *activeRule {
+// find returns the most specific rule for a request, or nil. full is the request's path from the root namespace, by each of its names.
+func (s *ruleSet) find(r Request, full ...string) *activeRule {
 	mount := r.NamespacePath + r.MountPath
 	if len(s.roles) > 0 {
 		role := r.Role
@@ -107,12 +105,15 @@ func (s *ruleSet) find(r Request, full string) *activeRule {
 			return rule
 		}
 	}
-	// Rules of paths have no slash at their end, LIST paths have one.
-	if rule := s.exact[strings.TrimSuffix(full, "/")]; rule != nil && full != "" && full != "/" {
-		return rule
+	for _, path := range full {
+		// Rules of paths have no slash at their end, LIST paths have one.
+		if rule := s.exact[strings.TrimSuffix(path, "/")]; rule != nil && path != "" && path != "/" {
+			return rule
+		}
 	}
 	for _, rule := range s.prefix {
-		if strings.HasPrefix(full, rule.Path[:len(rule.Path)-1]) {
+		before := rule.Path[:len(rule.Path)-1]
+		if slices.ContainsFunc(full, func(path string) bool { return strings.HasPrefix(path, before) }) {
 			return rule
 		}
 	}

@@ -22,6 +22,7 @@ import (
 const (
 	CallRequest = "request" // a request that writes shared data
 	CallLogin   = "login"   // to find or make the entity of a login
+	CallLease   = "lease"   // to revoke or renew at an engine, which writes shared data, what a lease stands for
 )
 
 // Request is a request on its way to the primary. The secondary has authenticated its caller, whose token is its
@@ -72,6 +73,15 @@ type Response struct {
 	Status   int             `json:"status,omitempty"`
 	Login    *engines.Login  `json:"login,omitempty"`
 	Lease    *engines.Lease  `json:"lease,omitempty"`
+	Header   http.Header     `json:"header,omitempty"`
+	Raw      *Raw            `json:"raw,omitempty"`
+}
+
+// Raw is an engines.Raw that is no stream.
+type Raw struct {
+	ContentType string      `json:"content_type"`
+	Header      http.Header `json:"header,omitempty"`
+	Body        []byte      `json:"body"`
 }
 
 // Login asks for the entity behind an alias. Mount says what the secondary knows of the mount: the primary knows the
@@ -89,6 +99,21 @@ type Login struct {
 type Entity struct {
 	Failure  *Failure `json:"failure,omitempty"`
 	EntityID string   `json:"entity_id"`
+}
+
+// Lease is a lease of the secondary, of a shared mount.
+type Lease struct {
+	MountUUID   string              `json:"mount_uuid"`
+	Accessor    string              `json:"accessor"`
+	NamespaceID string              `json:"namespace_id"`
+	Renew       bool                `json:"renew,omitempty"` // else it is to be revoked
+	Record      engines.LeaseRecord `json:"record"`
+}
+
+// LeaseAnswer is how the primary answers a Lease.
+type LeaseAnswer struct {
+	Failure *Failure      `json:"failure,omitempty"`
+	Terms   engines.Lease `json:"terms,omitzero"` // of a renewal
 }
 
 // FailureOf is how a failure travels; nil if it is not an answer and has to be an error of the call.
@@ -150,6 +175,18 @@ func (p Primary) Login(ctx context.Context, l Login) (entityID string, err error
 	return answer.EntityID, nil
 }
 
+// Lease has the primary's engine renew or revoke what a lease stands for.
+func (p Primary) Lease(ctx context.Context, l Lease) (engines.Lease, error) {
+	var answer LeaseAnswer
+	if _, err := p.call(ctx, CallLease, l, &answer); err != nil {
+		return engines.Lease{}, err
+	}
+	if answer.Failure != nil {
+		return engines.Lease{}, answer.Failure.Err()
+	}
+	return answer.Terms, nil
+}
+
 // visibleWait is how long the answer of a forwarded write waits until the write can be read here.
 const visibleWait = 2 * time.Second
 
@@ -188,9 +225,12 @@ func (r *Response) response() *engines.Response {
 	if r == nil {
 		return nil
 	}
-	out := &engines.Response{Top: r.Top, Warnings: r.Warnings, Status: r.Status, Lease: r.Lease}
+	out := &engines.Response{Top: r.Top, Warnings: r.Warnings, Status: r.Status, Lease: r.Lease, Header: r.Header}
 	if r.Data != nil {
 		out.Data = r.Data
+	}
+	if r.Raw != nil {
+		out.Raw = &engines.Raw{ContentType: r.Raw.ContentType, Header: r.Raw.Header, Body: r.Raw.Body}
 	}
 	if r.Login != nil {
 		out.Auth = &engines.Auth{Login: r.Login}
@@ -203,14 +243,17 @@ func ResponseOf(r *engines.Response) (*Response, error) {
 	if r == nil {
 		return nil, nil
 	}
-	if r.Raw != nil || r.Held != nil || r.Wrap != nil || r.Auth != nil && r.Auth.Login == nil {
+	if r.Raw != nil && r.Raw.Stream != nil || r.Held != nil || r.Wrap != nil || r.Auth != nil && r.Auth.Login == nil {
 		return nil, engines.Invalid("this has to be sent to the primary cluster")
 	}
 	data, err := r.EncodedData()
 	if err != nil {
 		return nil, err
 	}
-	out := &Response{Data: data, Top: r.Top, Warnings: r.Warnings, Status: r.Status, Lease: r.Lease}
+	out := &Response{Data: data, Top: r.Top, Warnings: r.Warnings, Status: r.Status, Lease: r.Lease, Header: r.Header}
+	if r.Raw != nil {
+		out.Raw = &Raw{ContentType: r.Raw.ContentType, Header: r.Raw.Header, Body: r.Raw.Body}
+	}
 	if r.Auth != nil {
 		out.Login = r.Auth.Login
 	}

@@ -34,16 +34,10 @@ const (
 
 // Options of Tokens. All are required.
 type Options struct {
-	Node    Node
 	Raw     lifecycle.Raw
 	Cluster Cluster
 	Link    traffic.Link
 	Keys    Keys
-}
-
-// Node is the node that makes the tokens.
-type Node interface {
-	ClusterID() string // "" while sealed
 }
 
 // Cluster is this cluster in replication: replicated.Store.
@@ -55,7 +49,7 @@ type Keys interface{ State() ([]byte, error) }
 // Tokens makes and reads them. Making one again for the same state costs nothing.
 type Tokens struct {
 	opts Options
-	own  atomic.Pointer[[]byte]
+	own  atomic.Pointer[own]    // nil while sealed
 	set  atomic.Pointer[[]byte] // nil until it was needed, and after it changed
 	last atomic.Pointer[made]
 }
@@ -67,25 +61,31 @@ type state struct {
 	at      storage.Position // in the set; zero: in none
 }
 
+// own is what is known of this cluster.
+type own struct {
+	cluster [8]byte
+	key     []byte
+}
+
 // made is the last one.
 type made struct {
-	cluster string // id
-	index   storage.Index
-	at      storage.Position
-	text    string
+	state
+	text string
 }
 
 // New returns Tokens without a key: there are none until SetKey.
 func New(o Options) *Tokens { return &Tokens{opts: o} }
 
-// SetKey sets the key of this cluster; nil takes it back.
-func (t *Tokens) SetKey(key []byte) {
+// SetKey sets the id and the key of this cluster, once it is unsealed.
+func (t *Tokens) SetKey(clusterID string, key []byte) {
 	t.ForgetSet()
-	if key == nil {
-		t.own.Store(nil)
-		return
-	}
-	t.own.Store(&key)
+	t.own.Store(&own{clusterTag(clusterID), key})
+}
+
+// Clear forgets the keys, when the server seals.
+func (t *Tokens) Clear() {
+	t.ForgetSet()
+	t.own.Store(nil)
 }
 
 // ForgetSet forgets the set's key, which may be another one now.
@@ -119,22 +119,6 @@ func mac(key, body []byte) []byte {
 	return h.Sum(nil)[:macBytes]
 }
 
-// make returns the token of a state, "" without a key.
-func (t *Tokens) make(cluster string, index storage.Index, at storage.Position, key func() []byte) string {
-	if last := t.last.Load(); last != nil && last.index == index && last.at == at && last.cluster == cluster {
-		return last.text
-	}
-	k := key()
-	if k == nil {
-		return ""
-	}
-	s := state{cluster: clusterTag(cluster), index: index, at: at}
-	body := s.body()
-	text := base64.StdEncoding.EncodeToString(append(body, mac(k, body)...))
-	t.last.Store(&made{cluster, index, at, text})
-	return text
-}
-
 // read takes a token apart. key returns the key for a version; it may return nil.
 func read(text string, key func(inSet bool) []byte) (s state, err error) {
 	raw, err := base64.StdEncoding.DecodeString(text)
@@ -162,14 +146,7 @@ func read(text string, key func(inSet bool) []byte) (s state, err error) {
 	return s, nil
 }
 
-// ownKey returns the key of this cluster, setKey that of its replication set; nil while there is none.
-func (t *Tokens) ownKey() []byte {
-	if k := t.own.Load(); k != nil {
-		return *k
-	}
-	return nil
-}
-
+// setKey returns the key of the replication set; nil while there is none.
 func (t *Tokens) setKey() []byte {
 	if k := t.set.Load(); k != nil {
 		return *k
@@ -197,31 +174,42 @@ func (t *Tokens) position(ctx context.Context) storage.Position {
 
 // State returns the token of the state on this node, or "" while sealed.
 func (t *Tokens) State() string {
-	cluster := t.opts.Node.ClusterID()
-	if cluster == "" {
+	own := t.own.Load()
+	if own == nil {
 		return ""
 	}
-	index, at := t.opts.Raw.AppliedIndex(), t.position(context.Background())
-	key := t.ownKey
-	if !at.IsZero() {
-		key = t.setKey
+	s := state{cluster: own.cluster, index: t.opts.Raw.AppliedIndex(), at: t.position(context.Background())}
+	if last := t.last.Load(); last != nil && last.state == s {
+		return last.text
 	}
-	return t.make(cluster, index, at, key)
+	body, key := s.body(), own.key
+	if body[0] == versionInSet {
+		if key = t.setKey(); key == nil {
+			return ""
+		}
+	}
+	text := base64.StdEncoding.EncodeToString(append(body, mac(key, body)...))
+	t.last.Store(&made{s, text})
+	return text
 }
 
 // Await waits until this node has the state a token stands for. One of another cluster of the set names a position in
 // the set's history: what is no longer part of that, after a promotion, cannot be waited for, and is not.
 func (t *Tokens) Await(ctx context.Context, text string) error {
+	own := t.own.Load()
+	if own == nil {
+		return storage.ErrSealed
+	}
 	want, err := read(text, func(inSet bool) []byte {
 		if inSet {
 			return t.setKey()
 		}
-		return t.ownKey()
+		return own.key
 	})
 	if err != nil {
 		return err
 	}
-	if want.cluster == clusterTag(t.opts.Node.ClusterID()) {
+	if want.cluster == own.cluster {
 		if want.index <= t.opts.Raw.AppliedIndex() {
 			return nil
 		}

@@ -57,7 +57,7 @@ func (s *System) writeInit(ctx context.Context, _ *engines.Request, in *initInpu
 	}
 	result, err := s.opts.Node.Init(ctx, shares, threshold)
 	if errors.Is(err, lifecycle.ErrInitialized) {
-		return nil, engines.Invalid("the cluster is already initialized")
+		return nil, engines.Invalid("Vault is already initialized")
 	}
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package system
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -27,6 +29,8 @@ func (s *System) raftPaths() {
 	engines.On(r, engines.Update, "storage/raft/bootstrap/challenge", "First step of a join, called by the joining node.", engines.Unauthenticated|operator, s.raftChallenge)
 	engines.On(r, engines.Update, "storage/raft/bootstrap/answer", "Second step of a join, called by the joining node.", engines.Unauthenticated|operator, s.raftAnswer)
 	engines.On(r, engines.Update, "storage/raft/remove-peer", "Remove a node from the cluster.", engines.Sudo|operator, s.raftRemovePeer)
+	engines.On(r, engines.Update, "storage/raft/promote", "Give a node its vote.", engines.Sudo|operator, s.raftPromote)
+	engines.On(r, engines.Update, "storage/raft/demote", "Take a node's vote; it keeps the data and serves reads.", engines.Sudo|operator, s.raftDemote)
 	engines.On(r, engines.Read, "storage/raft/certificates", "Report when the certificates of the cluster port end.", operator, s.raftCertificates)
 	engines.On(r, engines.Update, "storage/raft/rotate-ca", "Replace the CA of the cluster port and every node's certificate.", engines.Sudo|operator, s.raftRotateCA)
 	engines.On(r, engines.Read, "storage/raft/autopilot/configuration", "Read the configuration of the automatic care of membership.", operator, s.readAutopilot)
@@ -144,6 +148,8 @@ type removeInput struct {
 	ServerID string `json:"server_id" required:"true" max:"255" help:"Node id of the node to remove."`
 }
 
+var errNoSuchNode = engines.Invalid("field \"server_id\" names no node of the cluster: list them with storage/raft/configuration")
+
 func (s *System) raftRemovePeer(ctx context.Context, _ *engines.Request, in *removeInput) (*engines.Response, error) {
 	c, err := s.cluster()
 	if err != nil {
@@ -164,9 +170,12 @@ func (s *System) raftRemovePeer(ctx context.Context, _ *engines.Request, in *rem
 		}
 	}
 	if !found {
-		return nil, engines.Invalid("field \"server_id\" names no node of the cluster: list them with storage/raft/configuration")
+		return nil, errNoSuchNode
 	}
 	if err := c.RemovePeer(ctx, in.ServerID); err != nil {
+		return nil, err
+	}
+	if err := s.forgetVote(ctx, in.ServerID); err != nil {
 		return nil, err
 	}
 	// The removed node has the key ring in its memory: what is written from now on is under a key that it has not.
@@ -174,6 +183,69 @@ func (s *System) raftRemovePeer(ctx context.Context, _ *engines.Request, in *rem
 		return &engines.Response{Warnings: []string{"the node is removed, but the encryption key could not be rotated: run sys/rotate"}}, nil
 	}
 	return nil, nil
+}
+
+type voteInput struct {
+	ServerID string `json:"server_id" required:"true" max:"255" help:"Node id of the node."`
+}
+
+func (s *System) raftPromote(ctx context.Context, _ *engines.Request, in *voteInput) (*engines.Response, error) {
+	return nil, s.setVote(ctx, in.ServerID, true)
+}
+
+func (s *System) raftDemote(ctx context.Context, _ *engines.Request, in *voteInput) (*engines.Response, error) {
+	return nil, s.setVote(ctx, in.ServerID, false)
+}
+
+// setVote gives or takes a vote. What is stored first keeps autopilot from undoing it, also after another node leads.
+func (s *System) setVote(ctx context.Context, id string, votes bool) error {
+	c, err := s.cluster()
+	if err != nil {
+		return err
+	}
+	peers, err := c.Peers()
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(peers, func(p members.Peer) bool { return p.ID == id }) {
+		return errNoSuchNode
+	}
+	if votes {
+		err = s.forgetVote(ctx, id)
+	} else {
+		err = s.changeNonVoters(ctx, func(ids []string) []string {
+			if slices.Contains(ids, id) {
+				return ids
+			}
+			return append(ids, id)
+		})
+	}
+	if err != nil {
+		return err
+	}
+	err = c.SetVote(ctx, id, votes)
+	if e, ok := errors.AsType[*engines.Error](err); ok && e.Kind == engines.KindInvalid && !votes {
+		return cmp.Or(s.forgetVote(ctx, id), err) // it keeps its vote
+	}
+	return err
+}
+
+// forgetVote forgets that a node was to have no vote.
+func (s *System) forgetVote(ctx context.Context, id string) error {
+	return s.changeNonVoters(ctx, func(ids []string) []string { return slices.DeleteFunc(ids, func(n string) bool { return n == id }) })
+}
+
+func (s *System) changeNonVoters(ctx context.Context, change func([]string) []string) error {
+	a, err := s.storedAutopilot(ctx)
+	if err != nil {
+		return err
+	}
+	before := len(a.nonVoters)
+	a.nonVoters = change(slices.Clone(a.nonVoters))
+	if len(a.nonVoters) == before {
+		return nil
+	}
+	return s.storeAutopilot(ctx, a)
 }
 
 func (s *System) raftCertificates(context.Context, *engines.Request, *none) (*engines.Response, error) {
@@ -206,11 +278,19 @@ func (s *System) raftRotateCA(ctx context.Context, _ *engines.Request, _ *none) 
 type autopilotInput struct {
 	CleanupDeadServers             bool             `json:"cleanup_dead_servers" default:"false" help:"Remove nodes that have been silent for dead_server_last_contact_threshold."`
 	LastContactThreshold           engines.Duration `json:"last_contact_threshold" default:"10s" help:"A node silent for longer counts as unhealthy."`
-	DeadServerLastContactThreshold engines.Duration `json:"dead_server_last_contact_threshold" default:"24h" help:"A node silent for longer counts as dead; at least 1m."`
+	DeadServerLastContactThreshold engines.Duration `json:"dead_server_last_contact_threshold" default:"24h" help:"A node silent for longer counts as dead; at least 1m with cleanup_dead_servers."`
 	MaxTrailingLogs                int64            `json:"max_trailing_logs" default:"1000" help:"A node this many entries behind counts as unhealthy."`
 	MinQuorum                      int64            `json:"min_quorum" default:"0" help:"Never remove dead nodes below this number of voters."`
 	ServerStabilizationTime        engines.Duration `json:"server_stabilization_time" default:"10s" help:"A joiner becomes a voter once it has been healthy this long."`
-	DisableUpgradeMigration        bool             `json:"disable_upgrade_migration" help:"Accepted for compatibility."`
+	DisableUpgradeMigration        bool             `json:"disable_upgrade_migration" help:"Kept for clients; there are no automated upgrades to disable."`
+
+	nonVoters []string // see members.Autopilot
+}
+
+// autopilotRecord is what is stored.
+type autopilotRecord struct {
+	members.Autopilot
+	DisableUpgradeMigration bool `json:",omitempty"`
 }
 
 func (a autopilotInput) config() members.Autopilot {
@@ -218,7 +298,7 @@ func (a autopilotInput) config() members.Autopilot {
 		CleanupDeadServers: a.CleanupDeadServers, LastContactThreshold: time.Duration(a.LastContactThreshold),
 		DeadServerLastContactThreshold: time.Duration(a.DeadServerLastContactThreshold),
 		ServerStabilizationTime:        time.Duration(a.ServerStabilizationTime),
-		MaxTrailingLogs:                uint64(a.MaxTrailingLogs), MinQuorum: int(a.MinQuorum),
+		MaxTrailingLogs:                uint64(a.MaxTrailingLogs), MinQuorum: int(a.MinQuorum), NonVoters: a.nonVoters,
 	}
 }
 
@@ -227,7 +307,7 @@ func fromAutopilot(c members.Autopilot) autopilotInput {
 		CleanupDeadServers: c.CleanupDeadServers, LastContactThreshold: engines.Duration(c.LastContactThreshold),
 		DeadServerLastContactThreshold: engines.Duration(c.DeadServerLastContactThreshold),
 		ServerStabilizationTime:        engines.Duration(c.ServerStabilizationTime),
-		MaxTrailingLogs:                int64(c.MaxTrailingLogs), MinQuorum: int64(c.MinQuorum),
+		MaxTrailingLogs:                int64(c.MaxTrailingLogs), MinQuorum: int64(c.MinQuorum), nonVoters: c.NonVoters,
 	}
 }
 
@@ -235,8 +315,8 @@ func (a autopilotInput) validate() error {
 	switch {
 	case time.Duration(a.LastContactThreshold) < time.Second:
 		return engines.Invalid("field \"last_contact_threshold\" must be at least 1s")
-	case time.Duration(a.DeadServerLastContactThreshold) < time.Minute:
-		return engines.Invalid("field \"dead_server_last_contact_threshold\" must be at least 1m")
+	case a.CleanupDeadServers && time.Duration(a.DeadServerLastContactThreshold) < time.Minute:
+		return engines.Invalid("field \"dead_server_last_contact_threshold\" must be at least 1m when \"cleanup_dead_servers\" is true")
 	case a.MaxTrailingLogs < 1:
 		return engines.Invalid("field \"max_trailing_logs\" must be at least 1")
 	case a.MinQuorum < 0 || a.MinQuorum > 99:
@@ -275,11 +355,13 @@ func (s *System) storedAutopilot(ctx context.Context) (autopilotInput, error) {
 	if err != nil {
 		return a, err
 	}
-	var stored members.Autopilot
+	var stored autopilotRecord
 	if err := json.Unmarshal(e.Value, &stored); err != nil {
 		return a, fmt.Errorf("decoding the autopilot configuration: %w", err)
 	}
-	return fromAutopilot(stored), nil
+	a = fromAutopilot(stored.Autopilot)
+	a.DisableUpgradeMigration = stored.DisableUpgradeMigration
+	return a, nil
 }
 
 func (s *System) readAutopilot(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
@@ -291,7 +373,7 @@ func (s *System) readAutopilot(ctx context.Context, _ *engines.Request, _ *none)
 		"cleanup_dead_servers": a.CleanupDeadServers, "last_contact_threshold": time.Duration(a.LastContactThreshold).String(),
 		"dead_server_last_contact_threshold": time.Duration(a.DeadServerLastContactThreshold).String(),
 		"max_trailing_logs":                  a.MaxTrailingLogs, "min_quorum": a.MinQuorum,
-		"server_stabilization_time": time.Duration(a.ServerStabilizationTime).String(), "disable_upgrade_migration": false,
+		"server_stabilization_time": time.Duration(a.ServerStabilizationTime).String(), "disable_upgrade_migration": a.DisableUpgradeMigration,
 	}}, nil
 }
 
@@ -307,6 +389,7 @@ func (s *System) writeAutopilot(ctx context.Context, req *engines.Request, in *a
 		"max_trailing_logs":                  func() { a.MaxTrailingLogs = in.MaxTrailingLogs },
 		"min_quorum":                         func() { a.MinQuorum = in.MinQuorum },
 		"server_stabilization_time":          func() { a.ServerStabilizationTime = in.ServerStabilizationTime },
+		"disable_upgrade_migration":          func() { a.DisableUpgradeMigration = in.DisableUpgradeMigration },
 	} {
 		if req.Given(name) {
 			set()
@@ -315,14 +398,18 @@ func (s *System) writeAutopilot(ctx context.Context, req *engines.Request, in *a
 	if err := a.validate(); err != nil {
 		return nil, err
 	}
-	value, err := json.Marshal(a.config())
+	return nil, s.storeAutopilot(ctx, a)
+}
+
+func (s *System) storeAutopilot(ctx context.Context, a autopilotInput) error {
+	value, err := json.Marshal(autopilotRecord{a.config(), a.DisableUpgradeMigration})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if _, err := s.opts.Barrier.Commit(ctx, storage.Batch{Puts: []storage.Put{{Key: autopilotKey, Value: value}}}); err != nil {
-		return nil, err
+		return err
 	}
-	return nil, s.LoadAutopilot(ctx)
+	return s.LoadAutopilot(ctx)
 }
 
 func (s *System) autopilotState(context.Context, *engines.Request, *none) (*engines.Response, error) {

@@ -26,6 +26,7 @@ func needsNonce(req *engines.Request, nonce string) error {
 }
 
 func (s *System) rekeyPaths() {
+	s.rekeyBackupPaths()
 	for _, p := range []struct {
 		prefix string
 		target ceremony.Target
@@ -44,6 +45,18 @@ func (s *System) rekeyPaths() {
 		engines.On(r, engines.Read, p.prefix+"verify", "Report how far the verification of the new "+keys+" is.", p.flags, k.verifyStatus)
 		engines.On(r, engines.Update, p.prefix+"verify", "Give one share of the new "+keys+". With the last one that is needed they take effect.", p.flags, k.verify)
 		engines.On(r, engines.Delete, p.prefix+"verify", "Start the verification of the new "+keys+" again.", p.flags, k.restartVerify)
+	}
+}
+
+// Shares are never kept, encrypted to PGP keys, for a later backup: there is nothing to read.
+func (s *System) rekeyBackupPaths() {
+	for _, path := range []string{"rekey/backup", "rekey/recovery-key-backup"} {
+		engines.On(s.router, engines.Read, path, "Report that no shares are kept.", bySudo, func(context.Context, *engines.Request, *none) (*engines.Response, error) {
+			return nil, engines.Invalid("no backed-up keys found")
+		})
+		engines.On(s.router, engines.Delete, path, "Delete the shares that are kept, of which there are none.", bySudo, func(context.Context, *engines.Request, *none) (*engines.Response, error) {
+			return nil, nil
+		})
 	}
 }
 

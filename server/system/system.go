@@ -81,6 +81,7 @@ func New(o Options) *System {
 	s.rekeyPaths()
 	s.generateRootPaths()
 	s.metaPaths()
+	s.toolPaths()
 	s.gatePaths()
 	return s
 }

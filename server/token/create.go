@@ -103,14 +103,14 @@ func (s *Store) entry(p Params) *Entry {
 		e.Type = typeService
 		fallthrough
 	default:
-		e.Accessor = secret.NewAccessor()
+		e.Accessor = secret.NewAccessor(e.Namespace)
 	}
 	return e
 }
 
 func (s *Store) createService(ctx context.Context, e *Entry, p Params) (token string, err error) {
 	if token = p.ID; token == "" {
-		token = secret.NewToken()
+		token = secret.NewToken(e.Namespace)
 	}
 	if e.Key, err = s.hash(ctx, secret.TokenDomain, token); err != nil {
 		return "", err

@@ -133,7 +133,7 @@ func (t *Tracer) Wrap(next http.Handler) http.Handler {
 // method keeps what clients invent out of the spans.
 func method(m string) string {
 	switch m {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, "LIST":
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions, "LIST", "SCAN":
 		return m
 	}
 	return "_OTHER"

@@ -28,11 +28,11 @@ type anyInput struct {
 
 // wrap answers what it was given: the pipeline wraps it like every other answer.
 func (s *Store) wrap(_ context.Context, req *engines.Request, in *anyInput) (*engines.Response, error) {
-	switch {
-	case req.WrapTTL == 0:
+	if req.WrapTTL == 0 {
 		return nil, engines.Invalid("endpoint requires response wrapping to be used: send the header X-Vault-Wrap-TTL")
-	case len(in.Fields) == 0 || string(in.Fields) == "{}":
-		return nil, engines.Invalid("there is nothing to wrap: send at least one field")
+	}
+	if len(in.Fields) == 0 {
+		in.Fields = engines.Object("{}")
 	}
 	return &engines.Response{Data: json.RawMessage(in.Fields)}, nil
 }

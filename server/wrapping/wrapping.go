@@ -40,6 +40,7 @@ type record struct {
 	Auth         *engines.Auth      `json:"auth,omitempty"`
 	Warnings     []string           `json:"warnings,omitempty"`
 	Lease        *engines.HeldLease `json:"lease,omitempty"`
+	Accessor     string             `json:"accessor,omitempty"` // of a credential in Data
 }
 
 // prefix holds one record for each wrapping token, under its key.
@@ -63,7 +64,7 @@ func (s *Store) Wrap(ctx context.Context, ns, path string, ttl time.Duration, r 
 	}
 	return s.put(ctx, ns, record{
 		CreationPath: path, CreatedAt: time.Now().UTC(), TTL: ttl,
-		Data: data, Auth: r.Auth, Warnings: r.Warnings, Lease: r.Held,
+		Data: data, Auth: r.Auth, Warnings: r.Warnings, Lease: r.Held, Accessor: r.Accessor,
 	})
 }
 
@@ -87,6 +88,7 @@ func (s *Store) put(ctx context.Context, ns string, r record) (*engines.WrapInfo
 	info := &engines.WrapInfo{
 		Token: created.Token.Reveal(), Accessor: created.Entry.Accessor, TTL: int64(r.TTL / time.Second),
 		CreationTime: r.CreatedAt.Format(time.RFC3339Nano), CreationPath: r.CreationPath,
+		WrappedAccessor: r.Accessor,
 	}
 	if r.Auth != nil {
 		info.WrappedAccessor = r.Auth.Accessor

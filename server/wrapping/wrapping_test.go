@@ -171,8 +171,8 @@ func TestWrapNeedsTheHeader(t *testing.T) {
 	if _, err := f.do("wrap", "", body(`{"a":1}`, 0)); !invalid(err) {
 		t.Errorf("wrap without the header = %v", err)
 	}
-	if _, err := f.do("wrap", "", body(`{}`, time.Minute)); !invalid(err) {
-		t.Errorf("wrap of nothing = %v", err)
+	if r, err := f.do("wrap", "", body(`{}`, time.Minute)); err != nil || r.Data == nil {
+		t.Errorf("wrap of nothing = %+v, %v", r, err)
 	}
 	if r, err := f.do("wrap", "", body(`{"a":1}`, time.Minute)); err != nil || r.Data == nil {
 		t.Errorf("wrap = %+v, %v", r, err)

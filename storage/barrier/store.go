@@ -146,7 +146,10 @@ func (b *Barrier) OpenValue(ctx context.Context, key storage.Key, sealed []byte)
 
 // openEntry returns e with its plaintext.
 func (b *Barrier) openEntry(ctx context.Context, k *keys, e storage.Entry) (storage.Entry, error) {
-	plain, err := b.open(ctx, k, string(e.Key), e.Value)
+	plain, err := k.open(string(e.Key), e.Value)
+	if err != nil {
+		plain, err = b.openAgain(ctx, k, string(e.Key), e.Value, err)
+	}
 	if bad, ok := errors.AsType[badValue](err); ok {
 		err = &storage.CorruptError{File: stateFile, Detail: fmt.Sprintf("entry %q: %v", e.Key, bad)}
 	}
@@ -157,14 +160,10 @@ func (b *Barrier) openEntry(ctx context.Context, k *keys, e storage.Entry) (stor
 	return e, nil
 }
 
-// open opens sealed with k. If that fails it looks whether the ring has changed since: the value may be
+// openAgain opens what k does not open, if the ring has changed since: the value may be
 // newer than k, sealed after a rotation that this node has not taken notice of, or come with another ring
-// when the state was replaced.
-func (b *Barrier) open(ctx context.Context, k *keys, name string, sealed []byte) ([]byte, error) {
-	plain, err := k.open(name, sealed)
-	if err == nil {
-		return plain, nil
-	}
+// when the state was replaced. Otherwise it returns err, that of k.
+func (b *Barrier) openAgain(ctx context.Context, k *keys, name string, sealed []byte, err error) ([]byte, error) {
 	fresh, failed := b.reload(ctx, k)
 	if failed != nil {
 		return nil, failed
@@ -195,7 +194,10 @@ func (b *Barrier) OpenBytes(aad string, sealed []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	plain, err := b.open(context.Background(), k, bytesName(aad), sealed)
+	plain, err := k.open(bytesName(aad), sealed)
+	if err != nil {
+		plain, err = b.openAgain(context.Background(), k, bytesName(aad), sealed, err)
+	}
 	if _, ok := errors.AsType[badValue](err); ok {
 		return nil, ErrForged
 	}

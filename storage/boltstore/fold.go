@@ -45,23 +45,47 @@ func (w *Writer) Position() Position { return w.s.workPos }
 // Bytes returns how much memory the overlay holds, with what this writer added.
 func (w *Writer) Bytes() int { return w.s.work.bytes }
 
-// Header returns the header of the record under key, or the zero one. It sees what the writer wrote.
+// maxHeaders bounds the headers that are kept of a base.
+const maxHeaders = 1 << 10
+
+// Header returns the header of the record under key, or the zero one. It sees what the writer wrote. Most writes ask for the same few
+// keys that none of them writes, so what the file has of a key is searched once.
 func (w *Writer) Header(key string) (h Header, err error) {
-	rec, err := w.lookup(key, recordHeaderBytes+originBytes)
-	if err != nil || rec == nil {
-		return h, err
+	rec, written := w.overlaid(key)
+	if !written {
+		if h, known := w.base.headers[key]; known {
+			return h, nil
+		}
+		if rec, err = w.stored(key, recordHeaderBytes+originBytes); err != nil {
+			return h, err
+		}
 	}
-	if h, _, err = ParseRecord(rec); err != nil {
-		err = w.s.damaged(err.Error())
+	if rec != nil {
+		if h, _, err = ParseRecord(rec); err != nil {
+			return h, w.s.damaged(err.Error())
+		}
 	}
-	return h, err
+	if !written {
+		if len(w.base.headers) >= maxHeaders {
+			clear(w.base.headers)
+		}
+		w.base.headers[key] = h
+	}
+	return h, nil
 }
 
-// Put stores rec under key. The store keeps rec.
-func (w *Writer) Put(key string, rec []byte) { w.s.work.set(key, rec) }
+// Put stores rec under key, and keeps it; nil removes the key, which need not exist.
+func (w *Writer) Put(key string, rec []byte) {
+	work := &w.s.work
+	old, replaced := work.tree.Set(key, rec)
+	if replaced {
+		work.bytes -= len(key) + len(old) + itemBytes
+	}
+	work.bytes += len(key) + len(rec) + itemBytes
+}
 
 // Delete removes key, which need not exist.
-func (w *Writer) Delete(key string) { w.s.work.set(key, nil) }
+func (w *Writer) Delete(key string) { w.Put(key, nil) }
 
 // Commit makes everything written visible, as of pos.
 func (w *Writer) Commit(pos Position) {

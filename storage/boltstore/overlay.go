@@ -16,14 +16,6 @@ type overlay struct {
 
 func newOverlay() overlay { return overlay{tree: new(tree)} }
 
-func (o *overlay) set(key string, rec []byte) {
-	old, replaced := o.tree.Set(key, rec)
-	if replaced {
-		o.bytes -= len(key) + len(old) + itemBytes
-	}
-	o.bytes += len(key) + len(rec) + itemBytes
-}
-
 // treeCursor walks a tree that does not change.
 type treeCursor struct {
 	btree.MapIter[string, []byte]

@@ -177,13 +177,17 @@ func (p *page) search(key string) (i int, found bool) {
 	return lo, false
 }
 
-// childFor returns the element of a branch page whose subtree has key, if any has.
-func (p *page) childFor(key string) int {
+// childFor returns the element of a branch page whose subtree has key, if any has, and the page there. It panics with a damage.
+func (p *page) childFor(key string) (i int, id uint64) {
 	i, found := p.search(key)
 	if !found && i > 0 {
 		i--
 	}
-	return i
+	id, _, err := p.branch(i)
+	if err != nil {
+		panic(err)
+	}
+	return i, id
 }
 
 // child returns the page below element i of a branch page. It panics with a damage.
@@ -319,9 +323,9 @@ func (c *pageCursor) seek(key string) {
 		p = c.base.inline(p)
 	}
 	for p.kind == branchPage {
-		i := p.childFor(key)
+		i, id := p.childFor(key)
 		c.stack = append(c.stack, pagePlace{p, i})
-		p = c.page(p.child(i))
+		p = c.page(id)
 	}
 	i, _ := p.search(key)
 	c.stack = append(c.stack, pagePlace{p, i})

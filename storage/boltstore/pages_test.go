@@ -256,7 +256,8 @@ func TestLeafCopies(t *testing.T) {
 	}
 	p := s.pages.page(v.base.top, false)
 	for p.kind == branchPage {
-		p = s.pages.page(p.child(p.childFor(keys[7])), false)
+		_, id := p.childFor(keys[7])
+		p = s.pages.page(id, false)
 	}
 	v.Close()
 	bit := (int64(p.id)*pageSize + pageSize/2) * 8

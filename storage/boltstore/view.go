@@ -34,13 +34,15 @@ type base struct {
 	state state
 	sum   lthash.Sum   // of all records
 	refs  atomic.Int64 // views, and one for the store while the base is current
+
+	headers map[string]Header // of records, and of keys without one, that writers have looked up; guarded by Store.writeMu
 }
 
 // openBase returns the state that the file has now, which follows old, if there was one. Only the flusher calls it, and
 // Open.
 func (s *Store) openBase(old *base) (b *base, err error) {
 	defer s.guard(&err, debug.SetPanicOnFault(true))
-	b = &base{s: s, pages: s.pages}
+	b = &base{s: s, pages: s.pages, headers: map[string]Header{}}
 	m, err := b.pages.newestMeta()
 	if err != nil {
 		panic(err)
@@ -105,7 +107,8 @@ func (b *base) get(key string) []byte {
 		p = b.inline(p)
 	}
 	for p.kind == branchPage {
-		p = b.pages.page(p.child(p.childFor(key)), true)
+		_, id := p.childFor(key)
+		p = b.pages.page(id, true)
 	}
 	if i, found := p.search(key); found {
 		_, rec := p.record(i)
@@ -189,18 +192,27 @@ func (v View) Sum() (sum lthash.Sum, err error) {
 }
 
 // Get returns the record under key, or nil. Do not modify it: views share what is not in the file yet.
-func (v View) Get(key string) (rec []byte, err error) { return v.lookup(key, math.MaxInt) }
+func (v View) Get(key string) (rec []byte, err error) {
+	if rec, written := v.overlaid(key); written {
+		return rec, nil
+	}
+	return v.stored(key, math.MaxInt)
+}
 
-// lookup returns the record under key, at most limit bytes of it, or nil.
-func (l *layers) lookup(key string, limit int) (rec []byte, err error) {
+// overlaid returns the record that was written under key since the state of the file, nil if it was deleted, and whether any was.
+func (l *layers) overlaid(key string) (rec []byte, written bool) {
 	for _, t := range [...]*tree{l.active, l.folding} {
-		if t == nil {
-			continue
-		}
-		if rec, ok := t.Get(key); ok {
-			return rec, nil
+		if t != nil {
+			if rec, written = t.Get(key); written {
+				return rec, true
+			}
 		}
 	}
+	return nil, false
+}
+
+// stored returns the record that the file has under key, at most limit bytes of it, or nil.
+func (l *layers) stored(key string, limit int) (rec []byte, err error) {
 	defer l.base.s.guard(&err, debug.SetPanicOnFault(true))
 	if found := l.base.get(key); found != nil {
 		rec = bytes.Clone(found[:min(len(found), limit)]) // the memory map may change

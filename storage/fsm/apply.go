@@ -125,7 +125,10 @@ func (f *FSM) applyLog(w *boltstore.Writer, l *raft.Log, pos *boltstore.Position
 				f.learn(p)
 			}
 		}
-		before := priors{log: f.records}
+		var before priors
+		if f.records != nil && f.records.Active() {
+			before.log = f.records
+		}
 		touched, res, err := applyCommand(w, cmd, storage.Index(l.Index), &before)
 		if err != nil {
 			return ch, rec, nil, false, &tornError{err}

@@ -33,7 +33,11 @@ func (z *Frozen) Index() storage.Index { return storage.Index(z.view.Position().
 
 // Get returns an entry, or storage.ErrNotFound. Do not modify the value.
 func (z *Frozen) Get(key storage.Key) (storage.Entry, error) {
-	return z.f.get(z.view, key)
+	rec, err := z.view.Get(string(key))
+	if err != nil {
+		return storage.Entry{}, err
+	}
+	return z.f.entry(key, rec)
 }
 
 // Walk calls fn, in byte order, for each key that begins with prefix and is greater than after, until fn returns false. mod

@@ -351,21 +351,18 @@ func (f *FSM) Get(ctx context.Context, key storage.Key) (storage.Entry, error) {
 		return storage.Entry{}, err
 	}
 	defer v.Close()
-	return f.get(v, key)
-}
-
-func (f *FSM) get(v boltstore.View, key storage.Key) (storage.Entry, error) {
 	rec, err := v.Get(string(key))
 	if err != nil {
 		return storage.Entry{}, err
 	}
-	if rec == nil {
-		return storage.Entry{}, storage.ErrNotFound
-	}
 	return f.entry(key, rec)
 }
 
+// entry returns what a record says, storage.ErrNotFound if there is none.
 func (f *FSM) entry(key storage.Key, rec []byte) (storage.Entry, error) {
+	if rec == nil {
+		return storage.Entry{}, storage.ErrNotFound
+	}
 	h, value, err := boltstore.ParseRecord(rec)
 	if err != nil {
 		return storage.Entry{}, &storage.CorruptError{File: f.path(), Detail: err.Error()}

@@ -189,6 +189,7 @@ func TestOneChangePerEntry(t *testing.T) {
 			{Key: "s/a/l"},
 			{Key: "s/a/n", Value: []byte("1"), Version: 1},
 		},
+		Areas: []string{"a"},
 	}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("changes %+v, want %+v", got, want)

@@ -9,13 +9,15 @@ import (
 )
 
 // Log keeps, beside the state, what entries did to some keys (storage/wal is one). The FSM calls it in the order of the
-// Raft log, from one goroutine at a time, but for Sync. It may be turned on and off: while it is off, Keeps answers false
-// and the rest does nothing.
+// Raft log, from one goroutine at a time, but for Sync. It may be turned on and off, between two entries: while it is off, Keeps
+// answers false and the rest does nothing.
 //
 // The FSM promises that the log has, from the index at which it was begun or reset on, every change that is durable in the
 // state, also after a crash: it appends before it publishes, syncs before it folds, and after a crash appends again what
 // Raft replays. So the log may be ahead of what readers of the FSM see, never behind.
 type Log interface {
+	// Active reports whether it is on.
+	Active() bool
 	// Keeps reports whether changes of the key belong in the log.
 	Keeps(key string) bool
 	// Append adds a record, unless its index is not after Head. It keeps the slices. An error stops the replica.

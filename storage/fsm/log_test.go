@@ -34,6 +34,12 @@ type memoryLog struct {
 	onAppend func(storage.Record) error // nil: nothing
 }
 
+func (l *memoryLog) Active() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.on
+}
+
 func (l *memoryLog) Keeps(key string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

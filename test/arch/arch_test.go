@@ -54,6 +54,7 @@ var plan = []struct{ of, may string }{
 	{"engines/saml/provider", "engines/saml/idp engines/saml/role engines storage"},
 	{"engines/saml", "engines/fairqueue engines storage"},
 	{"engines/userpass", "engines/fairqueue engines storage"},
+	{"engines/kv/imported", "engines/kv/limits engines engines/input storage"},
 	{"engines/*", "engines engines/input storage"},
 	{"cluster/raftlog", "storage storage/boltfile"},
 	{"cluster/consensus", "cluster/certs cluster/port cluster/raftlog cluster/transport storage storage/boltfile storage/fsm"},
@@ -104,7 +105,7 @@ var plan = []struct{ of, may string }{
 	{"server/setkeys", "server/lifecycle storage"},
 	{"server/statetoken", "server/lifecycle server/replicated server/replicated/* engines storage"},
 	{"server/audit/device", "server/audit/record engines engines/input storage"},
-	{"server/plugin", "server/plugin/backend server/plugin/process engines storage"},
+	{"server/plugin", "server/plugin/backend server/plugin/process engines engines/input/jsontext storage"},
 	{"server/plugin/backend", "server/plugin/process engines storage"},
 	{"server/plugin/process", ""},
 	{"server/mount/unknown", "engines storage"},
@@ -132,16 +133,22 @@ var plan = []struct{ of, may string }{
 	{"cmd/coffer/command/*", "cmd/coffer/command cmd/coffer/command/* cmd/coffer/local"},                   // clients: nothing of the server
 	{"cmd/coffer/node/process", "cmd/coffer/config cmd/coffer/local server/system/process"},
 	{"cmd/coffer/node/datadir", "cmd/coffer/config cmd/coffer/local cluster cluster/* replication server/lifecycle storage storage/*"},
+	{"cmd/coffer/node/socket", "cmd/coffer/config"},
+	{"cmd/coffer/node/headers", "cmd/coffer/config"},
+	{"cmd/coffer/node/dev", "cmd/coffer/config cmd/coffer/local"},
+	{"cmd/coffer/node/registration", ""},
+	{"cmd/coffer/node/settings", "cmd/coffer/config cmd/coffer/local server/audit/device server/lifecycle/join server/seal server/seal/* engines"},
 	{"cmd/coffer/node", "cmd/coffer/config cmd/coffer/local engines engines/* cluster cluster/* replication replication/* server server/* storage storage/*"},
-	{"cmd/coffer/diagnose", "cmd/coffer/command cmd/coffer/command/table cmd/coffer/config cmd/coffer/node cluster cluster/* server/freespace storage storage/*"},
+	{"cmd/coffer/diagnose", "cmd/coffer/command cmd/coffer/command/table cmd/coffer/config cmd/coffer/node cmd/coffer/node/* cluster cluster/* server/freespace storage storage/*"},
 	{"cmd/*", "proto/* storage storage/* engines engines/* cluster cluster/* replication replication/* server server/*"},
 	{"test/bench/run", ""}, // what the sections share
 	{"test/bench/parts", "test/bench/run engines server/lease server/token server/replicated/enrol server/replicated/filter replication replication/link storage storage/* cluster"}, // without a server in front
-	{"test/bench/servers", "test/bench/run engines/cloud/awstest engines/saml/assertion engines/saml/samltest test/harness"},
+	{"test/bench/servers", "test/bench/run test/kvplugin engines/cloud/awstest engines/saml/assertion engines/saml/samltest test/harness"},
 	{"test/system/replication", "storage storage/* server/seal server/replicated server/replicated/* test/harness"}, // it opens the files of stopped nodes
 	{"test/system/conformance", "engines/cloud/awstest engines/saml/samltest test/harness"},                         // it plays the providers
 	{"test/system/hostile", "engines/cloud/awstest engines/saml/samltest test/harness"},
 	{"test/system/security", "engines/cloud/awstest engines/saml/samltest test/harness"},
+	{"test/system/plugin", "engines engines/enginetest server/plugin server/plugin/backend storage test/harness test/kvplugin"}, // one is an engine, too
 	{"test/system/saml", "engines/saml/samltest test/harness"},
 	{"test/system/cloud", "engines/cloud/awstest test/harness"},
 	{"test/*", "test/harness test/harness/rules"},

@@ -102,7 +102,7 @@ func measure(b *run.Bench, only *regexp.Regexp) error {
 	}{
 		{"core", parts.Commits}, {"leases", parts.Leases}, {"one node", servers.OneNode},
 		{"pipeline", servers.Pipeline}, {"SAML logins", servers.SAMLLogins}, {"cloud credentials", servers.CloudCredentials},
-		{"secret sync", servers.SecretSync}, {"many synced", servers.ManySynced},
+		{"plugins", servers.Plugins}, {"secret sync", servers.SecretSync}, {"many synced", servers.ManySynced},
 		{"three nodes", servers.ThreeNodes},
 		{"replication", parts.Replication}, {"resync", parts.Resync}, {"cost of replication", servers.ReplicationCost},
 		{"failover", servers.Failover}, {"dev server", servers.DevServer}, {"restart", servers.Restart},

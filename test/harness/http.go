@@ -99,12 +99,17 @@ func (n *Node) Send(req *http.Request) (Answer, error) {
 	return Answer{Status: res.StatusCode, Header: res.Header, Body: body}, nil
 }
 
-// MustDo is Do for a request that has to succeed.
-func (n *Node) MustDo(method, path string, body any) Answer {
-	n.c.t.Helper()
+// DoAsRoot is Do with the root token, for 30 seconds at most.
+func (n *Node) DoAsRoot(method, path string, body any) (Answer, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	a, err := n.Do(ctx, method, path, n.c.RootToken, body)
+	return n.Do(ctx, method, path, n.c.RootToken, body)
+}
+
+// MustDo is DoAsRoot for a request that has to succeed.
+func (n *Node) MustDo(method, path string, body any) Answer {
+	n.c.t.Helper()
+	a, err := n.DoAsRoot(method, path, body)
 	if err != nil {
 		n.c.t.Fatalf("%s %s on %s: %v", method, path, n.ID, err)
 	}
@@ -112,6 +117,32 @@ func (n *Node) MustDo(method, path string, body any) Answer {
 		n.c.t.Fatalf("%s %s on %s: status %d: %.500s", method, path, n.ID, a.Status, a.Body)
 	}
 	return a
+}
+
+// Create sends a POST which creates what the path names, until it is there: on a busy machine a cluster may lose its leader in the
+// middle of a request, and nothing says then whether the write has been applied.
+func (c *Cluster) Create(path string, body any, header ...string) {
+	c.t.Helper()
+	tried := false
+	Await(c.t, "POST "+path, c.opts.ReadyIn, func() error {
+		ctx, cancel := contextFor(30 * time.Second)
+		defer cancel()
+		leader := c.Leader()
+		a, err := leader.Do(ctx, "POST", path, c.RootToken, body, header...)
+		if err != nil || a.Status >= 500 {
+			tried = true
+			return fmt.Errorf("%s: status %d, %v: %.200s", leader.ID, a.Status, err, a.Body)
+		}
+		if a.Status == 400 && tried {
+			if found, err := leader.Do(ctx, "GET", path, c.RootToken, nil, header...); err == nil && found.Status == 200 {
+				return nil
+			}
+		}
+		if a.Status >= 300 {
+			c.t.Fatalf("POST %s on %s: status %d: %.500s", path, leader.ID, a.Status, a.Body)
+		}
+		return nil
+	})
 }
 
 // Client returns the family's own client for this node, as an application would configure it, without retries.

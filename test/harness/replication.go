@@ -178,10 +178,9 @@ func (c *Cluster) AddOperator() {
 		return
 	}
 	c.operator = sealKey()
-	leader := c.Leader()
-	leader.MustDo("POST", "/v1/sys/policies/acl/"+operatorMount, map[string]any{"policy": operatorPolicy})
-	leader.MustDo("POST", "/v1/sys/auth/"+operatorMount, map[string]any{"type": "userpass"})
-	leader.MustDo("POST", "/v1/auth/"+operatorMount+"/users/"+operatorName, map[string]any{"password": c.operator, "token_policies": operatorMount})
+	c.Create("/v1/sys/policies/acl/"+operatorMount, map[string]any{"policy": operatorPolicy})
+	c.Create("/v1/sys/auth/"+operatorMount, map[string]any{"type": "userpass"})
+	c.Create("/v1/auth/"+operatorMount+"/users/"+operatorName, map[string]any{"password": c.operator, "token_policies": operatorMount})
 }
 
 // Adopt makes the operator of the primary known here, for LogIn.

@@ -10,13 +10,19 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/openbao/openbao/sdk/v2/framework"
+	"github.com/openbao/openbao/sdk/v2/helper/consts"
 	"github.com/openbao/openbao/sdk/v2/logical"
 	"github.com/openbao/openbao/sdk/v2/plugin"
 )
+
+// stdout and stderr are the pipes to the server. Once a plugin serves, its package os has others.
+var stdout, stderr = os.NewFile(1, "stdout"), os.NewFile(2, "stderr")
 
 func main() {
 	switch {
@@ -50,7 +56,10 @@ func main() {
 
 type backend struct {
 	*framework.Backend
+	mu     sync.Mutex
 	cached map[string]string // what was read, until it is invalidated
+
+	secondary bool // when it started, as plugins keep it that leave to the primary what is due
 }
 
 func newBackend(kind logical.BackendType) *backend {
@@ -78,6 +87,7 @@ func newBackend(kind logical.BackendType) *backend {
 		PathsSpecial: &logical.Paths{Unauthenticated: []string{"login", "open/+/door", "public/*"}, Root: []string{"guarded/*"}},
 		Paths: []*framework.Path{
 			data,
+			at("cached/"+framework.MatchAllRegex("path"), text("path"), map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.readCached}),
 			at("creds", text("ttl"), map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.creds}),
 			at("login", text("user"), map[logical.Operation]framework.OperationFunc{logical.UpdateOperation: b.login}),
 			at("open/[a-z]+/door", nil, map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.say}),
@@ -89,10 +99,10 @@ func newBackend(kind logical.BackendType) *backend {
 		},
 		Secrets: []*framework.Secret{{
 			Type: "thing", Revoke: b.revoke,
-			Renew: func(_ context.Context, req *logical.Request, _ *framework.FieldData) (*logical.Response, error) {
+			Renew: func(ctx context.Context, req *logical.Request, _ *framework.FieldData) (*logical.Response, error) {
 				resp := &logical.Response{Secret: req.Secret}
 				resp.Secret.TTL = 2 * time.Hour
-				return resp, nil
+				return resp, put(ctx, req.Storage, "data/things/"+req.Secret.InternalData["id"].(string), "renewed")
 			},
 		}},
 		AuthRenew: func(_ context.Context, req *logical.Request, _ *framework.FieldData) (*logical.Response, error) {
@@ -101,7 +111,15 @@ func newBackend(kind logical.BackendType) *backend {
 			}
 			return &logical.Response{Auth: req.Auth}, nil
 		},
-		Invalidate: func(_ context.Context, key string) { delete(b.cached, key) },
+		Invalidate: func(_ context.Context, key string) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			delete(b.cached, key)
+		},
+		InitializeFunc: func(context.Context, *logical.InitializationRequest) error {
+			b.secondary = b.System().ReplicationState().HasState(consts.ReplicationPerformanceSecondary)
+			return nil
+		},
 		PeriodicFunc: func(ctx context.Context, req *logical.Request) error {
 			return put(ctx, req.Storage, "periodic", "done")
 		},
@@ -121,6 +139,21 @@ func (b *backend) read(ctx context.Context, req *logical.Request, _ *framework.F
 	return &logical.Response{Data: map[string]any{"value": string(e.Value)}}, nil
 }
 
+// readCached reads what is below data/, once.
+func (b *backend) readCached(ctx context.Context, req *logical.Request, d *framework.FieldData) (*logical.Response, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	key := "data/" + d.Get("path").(string)
+	if _, ok := b.cached[key]; !ok {
+		e, err := req.Storage.Get(ctx, key)
+		if err != nil || e == nil {
+			return nil, err
+		}
+		b.cached[key] = string(e.Value)
+	}
+	return &logical.Response{Data: map[string]any{"value": b.cached[key]}}, nil
+}
+
 func (b *backend) write(ctx context.Context, req *logical.Request, d *framework.FieldData) (*logical.Response, error) {
 	if d.Get("value") == "" {
 		return logical.ErrorResponse("a value is needed"), nil
@@ -138,7 +171,12 @@ func (b *backend) list(ctx context.Context, req *logical.Request, _ *framework.F
 }
 
 func (b *backend) say(_ context.Context, req *logical.Request, _ *framework.FieldData) (*logical.Response, error) {
-	return &logical.Response{Data: map[string]any{"path": req.Path, "env": os.Environ(), "entity": req.EntityID}}, nil
+	groups, err := os.Getgroups()
+	if err != nil {
+		return nil, err
+	}
+	return &logical.Response{Data: map[string]any{"path": req.Path, "env": os.Environ(), "uid": os.Getuid(), "gid": os.Getgid(), "groups": groups, "entity": req.EntityID, "headers": req.Headers},
+		Headers: map[string][]string{"X-Allowed": {"yes"}, "X-Other": {"no"}, "X-Vault-Index": {"no"}, "Set-Cookie": {"no=no"}}}, nil
 }
 
 // creds hands out a lease. What was not revoked is listed below things/.
@@ -173,7 +211,7 @@ func (b *backend) login(_ context.Context, _ *logical.Request, d *framework.Fiel
 // system tells what the plugin is told.
 func (b *backend) system(ctx context.Context, req *logical.Request, _ *framework.FieldData) (*logical.Response, error) {
 	s := b.System()
-	out := map[string]any{"default_ttl": s.DefaultLeaseTTL().String(), "max_ttl": s.MaxLeaseTTL().String(), "local": s.LocalMount()}
+	out := map[string]any{"default_ttl": s.DefaultLeaseTTL().String(), "max_ttl": s.MaxLeaseTTL().String(), "local": s.LocalMount(), "secondary": b.secondary}
 	if req.EntityID != "" {
 		e, err := s.EntityInfo(req.EntityID)
 		if err != nil {
@@ -242,6 +280,18 @@ func (b *backend) misbehave(ctx context.Context, req *logical.Request, d *framew
 			return nil, err
 		}
 		return &logical.Response{Data: map[string]any{"pid": c.Process.Pid}}, nil
+	case "odd-log": // entries that are none
+		for _, line := range []string{`{"@message":1,"@level":[],"@timestamp":{}}`, `{"@message":null}`, `[]`, `{`, strings.Repeat("x", 1<<20), "\x00\xff"} {
+			fmt.Fprintln(stderr, line)
+		}
+	case "orphan": // what it leaves behind has its pipes
+		c := exec.Command("/bin/sleep", "60")
+		c.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		c.Stdout, c.Stderr = stdout, stderr
+		if err := c.Start(); err != nil {
+			return nil, err
+		}
+		os.Exit(7)
 	case "put":
 		return nil, put(ctx, req.Storage, "data/large", strings.Repeat("x", 64<<20))
 	case "escape":

@@ -105,7 +105,8 @@ func (e *RequestError) Explain() string {
 		if texts == "" {
 			texts = strings.ToLower(http.StatusText(response.StatusCode))
 		}
-		text := fmt.Sprintf("%s\n\n  URL:  %s %s\n  Code: %d", strings.TrimSpace(texts), response.HTTPMethod, response.URL, response.StatusCode)
+		address, _, _ := strings.Cut(response.URL, "?") // an OIDC login has a code in its query
+		text := fmt.Sprintf("%s\n\n  URL:  %s %s\n  Code: %d", strings.TrimSpace(texts), response.HTTPMethod, address, response.StatusCode)
 		hint := e.Hint
 		if hint == "" {
 			hint = e.responseHint(response.StatusCode, texts)
@@ -136,7 +137,7 @@ func (e *RequestError) responseHint(status int, text string) string {
 		return "The server has never been initialised. Create its keys with: coffer operator init"
 	case status == http.StatusServiceUnavailable && strings.Contains(lower, "locked"):
 		return "The namespace is locked. Who has the key of the lock can end it with: coffer namespace unlock"
-	case status == http.StatusForbidden && (strings.Contains(lower, "invalid accessor") || strings.Contains(lower, "bad token")):
+	case strings.Contains(lower, "invalid accessor"), status == http.StatusForbidden && strings.Contains(lower, "bad token"):
 		return "What was named is wrong, or has ended already."
 	case status == http.StatusForbidden && !e.hasToken:
 		return "The request carried no token. Run coffer login, or set COFFER_TOKEN."
@@ -146,7 +147,7 @@ func (e *RequestError) responseHint(status int, text string) string {
 		return e.Denied
 	case status == http.StatusForbidden:
 		return fmt.Sprintf("The token may not do this on %q, or is no longer valid. See what it may do with: coffer token capabilities %s", e.path, e.path)
-	case status == http.StatusNotFound && (strings.Contains(lower, "no mount at this path") || strings.Contains(lower, "no handler for route")):
+	case status == http.StatusNotFound && strings.Contains(lower, "no handler for route"):
 		return "Nothing is mounted there. See what is with: coffer secrets list"
 	case status == http.StatusNotFound && strings.Contains(lower, "namespace not found"):
 		return "There is no such namespace, or it is being deleted. See those there are with: coffer namespace list"

@@ -1,5 +1,6 @@
 // Package config reads the server's configuration: HCL files with the stanzas that operators of this family
-// know. Unknown keys are refused, and all problems are reported at once, each with file and line.
+// know. Keys of Vault and OpenBao that have no effect here are accepted with a warning (known.go), unknown keys are rejected, and all
+// problems are reported at once, each with file and line.
 package config
 
 import (
@@ -26,6 +27,7 @@ type Config struct {
 	LogLevel               string // trace, debug, info, warn, error
 	LogFormat              string // text or json
 	LogFile                string // "": stderr
+	LogRotation            LogRotation
 	PIDFile                string // "": none
 	UI                     bool
 	DefaultLeaseTTL        time.Duration
@@ -46,6 +48,13 @@ type Config struct {
 	Traces           Traces
 	Seal             Seal
 	OldSeal          Seal // the seal that is disabled: what the cluster is to leave; "" for none
+
+	MaxRequestDuration time.Duration // of listeners that do not say
+	HostnameHeader     bool          // responses name the host
+	NodeIDHeader       bool          // responses name the node
+	Registration       *Registration // nil: none
+	// Warnings say which keys have no effect, and what was derived and may be wrong. They are not errors.
+	Warnings []string
 }
 
 // Listener is one address that the API is served at.
@@ -71,6 +80,18 @@ type Listener struct {
 	RedactClusterName   bool
 	Forwarded           ForwardedFor
 	Proxy               ProxyProtocol
+
+	Unix                  bool // Address is the path of a socket
+	Socket                Socket
+	TLSMaxVersion         string // likewise
+	TLSCipherSuites       []uint16
+	TLSDisableClientCerts bool
+	ReadTimeout           time.Duration
+	WriteTimeout          time.Duration
+	IdleTimeout           time.Duration
+	Headers               map[string]map[string][]string // of responses, by status: "default", "2xx" or "200"
+	NoMetrics             bool                           // sys/metrics is not served
+	MetricsOnly           bool                           // nothing else is served
 }
 
 // Storage is the raft stanza.
@@ -158,6 +179,11 @@ type RetryJoin struct {
 	LeaderClientCertFile string
 	LeaderClientKeyFile  string
 	LeaderServerName     string
+	LeaderClientCert     string // PEM
+	LeaderClientKey      string // PEM
+
+	file string // that has it
+	line int
 }
 
 // Seal is a seal stanza. Values are the type's own and may be secret.
@@ -190,6 +216,9 @@ func Load(paths ...string) (*Config, error) {
 			d.file(file, string(text), c)
 		}
 	}
+	c.Warnings = d.warnings
+	// The first listener is the one that other nodes reach this one at.
+	slices.SortStableFunc(c.Listeners, func(a, b Listener) int { return cmp.Compare(bit(a.Unix), bit(b.Unix)) })
 	if len(d.problems) > 0 {
 		return nil, errors.Join(append(d.problems, c.Complete())...)
 	}
@@ -226,23 +255,36 @@ func (c *Config) Complete() error {
 	if c.Storage.Path == "" {
 		add(`storage "raft" { path = "…" } is missing: it names the directory for the data`)
 	}
-	if len(c.Listeners) == 0 {
+	if len(c.Listeners) == 0 || c.Listeners[0].Unix {
 		add(`listener "tcp" { address = "…" } is missing`)
 	}
 	for i := range c.Listeners {
-		c.Listeners[i].complete(add)
+		l := &c.Listeners[i]
+		l.MaxRequestDuration = cmp.Or(l.MaxRequestDuration, c.MaxRequestDuration)
+		l.complete(add)
 	}
 	if c.Seal.Type == "" {
 		c.Seal.Type = "shamir"
 	}
-	if len(c.Listeners) > 0 {
+	if len(c.Listeners) > 0 && !c.Listeners[0].Unix {
 		c.addresses(add)
 		c.alike(add)
 	}
 	c.files(add)
+	if c.LogFile == "" && c.LogRotation != (LogRotation{}) {
+		c.Warnings = append(c.Warnings, "log_rotate_bytes, log_rotate_duration and log_rotate_max_files have no effect without log_file")
+	}
 	for _, j := range c.Storage.RetryJoin {
 		if u, err := url.Parse(j.LeaderAPIAddr); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			add("retry_join: leader_api_addr must be a URL such as https://10.0.0.1:8200")
+			add("%s:%d: retry_join: leader_api_addr must be a URL such as https://10.0.0.1:8200", j.file, j.line)
+		}
+		for file, both := range map[string]bool{
+			"leader_ca_cert": j.LeaderCACert != "" && j.LeaderCACertFile != "", "leader_client_cert": j.LeaderClientCert != "" && j.LeaderClientCertFile != "",
+			"leader_client_key": j.LeaderClientKey != "" && j.LeaderClientKeyFile != "",
+		} {
+			if both {
+				add("%s:%d: retry_join: give %s or %s_file, not both", j.file, j.line, file, file)
+			}
 		}
 	}
 	// All nodes may have one retry_join: a node does not join itself.
@@ -307,6 +349,11 @@ func (c *Config) files(add func(string, ...any)) {
 }
 
 func (l *Listener) complete(add func(string, ...any)) {
+	l.protection(add)
+	if l.Unix {
+		l.socket(add)
+		return
+	}
 	if l.Address == "" {
 		l.Address = "127.0.0.1:8200"
 	}
@@ -348,38 +395,5 @@ func (c *Config) alike(add func(string, ...any)) {
 		if l.UnauthMetricsAccess != first.UnauthMetricsAccess {
 			add("listener %s: unauthenticated_metrics_access must be the same for every listener", l.Address)
 		}
-	}
-}
-
-// addresses derives what other nodes and clients reach this node at.
-func (c *Config) addresses(add func(string, ...any)) {
-	l := c.Listeners[0]
-	host, _, err := net.SplitHostPort(l.Address)
-	if err != nil {
-		return
-	}
-	ip := net.ParseIP(host)
-	anywhere := host == "" || ip != nil && ip.IsUnspecified()
-	if c.APIAddr == "" {
-		if anywhere {
-			add("api_addr is missing: the listener takes every address, so clients and nodes must be told one")
-		}
-		scheme := "https"
-		if l.TLSDisable {
-			scheme = "http"
-		}
-		c.APIAddr = scheme + "://" + l.Address
-	} else if u, err := url.Parse(c.APIAddr); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		add("api_addr %q must be a URL such as https://10.0.0.1:8200", c.APIAddr)
-	}
-	c.ClusterAddr = strings.TrimPrefix(strings.TrimPrefix(c.ClusterAddr, "https://"), "http://")
-	if c.ClusterAddr == "" {
-		if anywhere {
-			add("cluster_addr is missing: the listener takes every address, so nodes must be told one")
-		}
-		c.ClusterAddr = l.ClusterAddress
-	}
-	if _, _, err := net.SplitHostPort(c.ClusterAddr); err != nil && c.ClusterAddr != "" {
-		add("cluster_addr %q must be host:port", c.ClusterAddr)
 	}
 }

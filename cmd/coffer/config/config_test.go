@@ -119,7 +119,7 @@ func TestProblemsNameTheKey(t *testing.T) {
 	for text, want := range map[string]string{
 		`colour = "red"`:                                            `unknown key "colour"`,
 		`listener "tcp" { adress = "x" }`:                           `"listener.adress"`,
-		`listener "unix" {}`:                                        `the only type is "tcp"`,
+		`listener "udp" {}`:                                         `the types are "tcp" and "unix"`,
 		`storage "consul" {}`:                                       `the only type is "raft"`,
 		`storage "raft" { path = 5 }`:                               `"path" must be a text`,
 		`storage "raft" { trailing_logs = "-1" }`:                   `"trailing_logs" must be a whole number`,
@@ -154,7 +154,6 @@ func TestIncomplete(t *testing.T) {
 		`storage "raft" { path = "d" }`:                                                                                      "listener",
 		`listener "tcp" { address = "127.0.0.1:1" tls_disable = true }`:                                                      "storage",
 		`listener "tcp" { address = "127.0.0.1:1" } storage "raft" { path = "d" }`:                                           "tls_cert_file",
-		`listener "tcp" { address = "0.0.0.0:1" tls_disable = true } storage "raft" { path = "d" }`:                          "api_addr is missing",
 		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" } api_addr = "10.0.0.1"`:                          "must be a URL",
 		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" } cluster_addr = "nowhere"`:                       "host:port",
 		`listener "tcp" { tls_disable = true } storage "raft" { path = "d" } default_lease_ttl=9 max_lease_ttl=8`:            "default_lease_ttl",

@@ -17,6 +17,8 @@ import (
 type decoder struct {
 	name     string
 	problems []error
+	warnings []string
+	declared func(where string, fields map[string]field) // in tests: gets every stanza
 }
 
 // field takes the value of one key.
@@ -42,30 +44,37 @@ func (d *decoder) file(name, text string, c *Config) {
 		return
 	}
 	d.object("", list, map[string]field{
-		"cluster_name":        text1(&c.ClusterName),
-		"api_addr":            text1(&c.APIAddr),
-		"cluster_addr":        text1(&c.ClusterAddr),
-		"log_level":           choice(&c.LogLevel, "trace", "debug", "info", "warn", "error"),
-		"log_format":          choice(&c.LogFormat, "text", "json"),
-		"log_file":            text1(&c.LogFile),
-		"pid_file":            text1(&c.PIDFile),
-		"snapshots":           d.snapshots(c),
-		"audit":               d.audit(c),
-		"replication":         d.replication(c),
-		"sync":                d.sync(c),
-		"ui":                  boolean(&c.UI),
-		"plugin":              d.plugin(c),
-		"plugin_directory":    text1(&c.Plugins.Directory),
-		"plugin_user":         text1(&c.Plugins.User),
-		"plugin_memory_limit": sizeOr0(&c.Plugins.MemoryLimit),
-		"default_lease_ttl":   duration(&c.DefaultLeaseTTL),
-		"max_lease_ttl":       duration(&c.MaxLeaseTTL),
-		"disable_mlock":       boolean(new(bool)), // accepted for compatibility
-		"telemetry":           d.telemetry(c),
-		"user_lockout":        d.userLockout(c),
-		"listener":            d.listener(c),
-		"storage":             d.storage(c),
-		"seal":                d.seal(c),
+		"cluster_name":         text1(&c.ClusterName),
+		"api_addr":             text1(&c.APIAddr),
+		"cluster_addr":         text1(&c.ClusterAddr),
+		"log_level":            logLevel(&c.LogLevel),
+		"log_format":           logFormat(&c.LogFormat),
+		"log_file":             text1(&c.LogFile),
+		"log_rotate_bytes":     sizeOr0(&c.LogRotation.Bytes),
+		"log_rotate_duration":  duration(&c.LogRotation.Every),
+		"log_rotate_max_files": keep(&c.LogRotation.Keep),
+		"pid_file":             text1(&c.PIDFile),
+		"snapshots":            d.snapshots(c),
+		"audit":                d.audit(c),
+		"replication":          d.replication(c),
+		"sync":                 d.sync(c),
+		"ui":                   boolean(&c.UI),
+		"plugin":               d.plugin(c),
+		"plugin_directory":     text1(&c.Plugins.Directory),
+		"plugin_user":          text1(&c.Plugins.User),
+		"plugin_memory_limit":  sizeOr0(&c.Plugins.MemoryLimit),
+		"default_lease_ttl":    duration(&c.DefaultLeaseTTL),
+		"max_lease_ttl":        duration(&c.MaxLeaseTTL),
+		"telemetry":            d.telemetry(c),
+		"user_lockout":         d.userLockout(c),
+		"listener":             d.listener(c),
+		"storage":              d.storage(c),
+		"seal":                 d.seal(c),
+
+		"service_registration":                d.registration(c),
+		"enable_response_header_hostname":     boolean(&c.HostnameHeader),
+		"enable_response_header_raft_node_id": boolean(&c.NodeIDHeader),
+		"default_max_request_duration":        duration(&c.MaxRequestDuration),
 
 		"free_space_warning":         sizeOr0(&c.FreeSpaceWarning),
 		"free_space_warning_percent": number(&c.FreeSpacePercent),
@@ -80,14 +89,14 @@ func keyOf(item *ast.ObjectItem) string { return strings.Trim(item.Keys[0].Token
 
 // object hands each item to its field. where names the stanza in messages.
 func (d *decoder) object(where string, list *ast.ObjectList, fields map[string]field) {
+	if d.declared != nil {
+		d.declared(where, fields)
+	}
 	for _, item := range list.Items {
 		name := keyOf(item)
 		f := fields[name]
 		if f == nil {
-			if where != "" {
-				name = where + "." + name
-			}
-			d.problem(item.Pos(), "unknown key %q", name)
+			d.other(where, item)
 			continue
 		}
 		f(d, item)
@@ -111,8 +120,6 @@ func (d *decoder) telemetry(c *Config) field {
 		_, list := d.block(item)
 		d.object("telemetry", list, map[string]field{
 			"unauthenticated_metrics_access": boolean(&c.UnauthenticatedMetrics),
-			"prometheus_retention_time":      duration(new(time.Duration)), // accepted for compatibility
-			"disable_hostname":               boolean(new(bool)),           // accepted for compatibility
 			"otlp_endpoint":                  text1(&c.Traces.Endpoint),
 			"otlp_insecure":                  boolean(&c.Traces.Insecure),
 			"sample_ratio":                   ratio(&c.Traces.SampleRatio),
@@ -129,6 +136,10 @@ func (d *decoder) snapshots(c *Config) field {
 
 func (d *decoder) audit(c *Config) field {
 	return func(d *decoder, item *ast.ObjectItem) {
+		if len(item.Keys) > 1 {
+			d.problem(item.Pos(), "audit devices in the configuration are not supported: enable them once with \"coffer audit enable\", and remove this")
+			return
+		}
 		_, list := d.block(item)
 		d.object("audit", list, map[string]field{"file_roots": texts(&c.Audit.FileRoots)})
 	}
@@ -213,10 +224,10 @@ func (d *decoder) replication(c *Config) field {
 func (d *decoder) listener(c *Config) field {
 	return func(d *decoder, item *ast.ObjectItem) {
 		label, list := d.block(item)
-		if label != "tcp" {
-			d.problem(item.Pos(), "listener %q: the only type is \"tcp\"", label)
+		if label != "tcp" && label != "unix" {
+			d.problem(item.Pos(), "listener %q: the types are \"tcp\" and \"unix\"", label)
 		}
-		l := Listener{Forwarded: ForwardedFor{RejectNotPresent: true, RejectNotAuthorized: true}}
+		l := Listener{Unix: label == "unix", Forwarded: ForwardedFor{RejectNotPresent: true, RejectNotAuthorized: true}}
 		d.object("listener", list, map[string]field{
 			"address":                            text1(&l.Address),
 			"cluster_address":                    text1(&l.ClusterAddress),
@@ -224,11 +235,21 @@ func (d *decoder) listener(c *Config) field {
 			"tls_cert_file":                      text1(&l.TLSCertFile),
 			"tls_key_file":                       text1(&l.TLSKeyFile),
 			"tls_min_version":                    choice(&l.TLSMinVersion, "tls12", "tls13"),
+			"tls_max_version":                    choice(&l.TLSMaxVersion, "tls12", "tls13"),
+			"tls_cipher_suites":                  cipherSuites(&l.TLSCipherSuites),
+			"tls_disable_client_certs":           boolean(&l.TLSDisableClientCerts),
 			"tls_client_ca_file":                 text1(&l.TLSClientCAFile),
 			"tls_require_and_verify_client_cert": boolean(&l.TLSRequireClient),
 			"max_request_size":                   size(&l.MaxRequestBytes),
 			"max_request_duration":               duration(&l.MaxRequestDuration),
 			"http_read_header_timeout":           duration(&l.ReadHeaderTimeout),
+			"http_read_timeout":                  duration(&l.ReadTimeout),
+			"http_write_timeout":                 duration(&l.WriteTimeout),
+			"http_idle_timeout":                  duration(&l.IdleTimeout),
+			"socket_mode":                        d.socketMode(&l.Socket.Mode),
+			"socket_user":                        text1(&l.Socket.User),
+			"socket_group":                       text1(&l.Socket.Group),
+			"custom_response_headers":            d.headers(&l.Headers),
 			"max_request_memory":                 size(&l.RequestMemory),
 			"max_connections":                    number(&l.MaxConnections),
 			"max_connections_per_address":        number(&l.MaxConnectionsEach),
@@ -245,7 +266,10 @@ func (d *decoder) listener(c *Config) field {
 			"proxy_protocol_authorized_addrs":       networks(&l.Proxy.Authorized),
 			"telemetry": func(d *decoder, item *ast.ObjectItem) {
 				_, list := d.block(item)
-				d.object("listener.telemetry", list, map[string]field{"unauthenticated_metrics_access": boolean(&l.UnauthMetricsAccess)})
+				d.object("listener.telemetry", list, map[string]field{
+					"unauthenticated_metrics_access": boolean(&l.UnauthMetricsAccess),
+					"disallow_metrics":               boolean(&l.NoMetrics), "metrics_only": boolean(&l.MetricsOnly),
+				})
 			},
 		})
 		c.Listeners = append(c.Listeners, l)
@@ -277,32 +301,41 @@ func (d *decoder) storage(c *Config) field {
 	}
 }
 
+// retryJoin takes one stanza, or a list of them.
 func (d *decoder) retryJoin(s *Storage) field {
 	return func(d *decoder, item *ast.ObjectItem) {
-		_, list := d.block(item)
-		var j RetryJoin
-		d.object("storage.retry_join", list, map[string]field{
-			"leader_api_addr":         text1(&j.LeaderAPIAddr),
-			"leader_ca_cert_file":     text1(&j.LeaderCACertFile),
-			"leader_ca_cert":          text1(&j.LeaderCACert),
-			"leader_client_cert_file": text1(&j.LeaderClientCertFile),
-			"leader_client_key_file":  text1(&j.LeaderClientKeyFile),
-			"leader_tls_servername":   text1(&j.LeaderServerName),
-		})
-		s.RetryJoin = append(s.RetryJoin, j)
+		blocks := []ast.Node{item.Val}
+		if list, ok := item.Val.(*ast.ListType); ok {
+			blocks = list.List
+		}
+		for _, block := range blocks {
+			_, list := d.block(&ast.ObjectItem{Keys: item.Keys, Assign: item.Assign, Val: block})
+			j := RetryJoin{file: d.name, line: item.Pos().Line}
+			d.object("storage.retry_join", list, map[string]field{
+				"leader_api_addr":         text1(&j.LeaderAPIAddr),
+				"leader_ca_cert_file":     text1(&j.LeaderCACertFile),
+				"leader_ca_cert":          text1(&j.LeaderCACert),
+				"leader_client_cert_file": text1(&j.LeaderClientCertFile),
+				"leader_client_cert":      text1(&j.LeaderClientCert),
+				"leader_client_key_file":  text1(&j.LeaderClientKeyFile),
+				"leader_client_key":       text1(&j.LeaderClientKey),
+				"leader_tls_servername":   text1(&j.LeaderServerName),
+			})
+			s.RetryJoin = append(s.RetryJoin, j)
+		}
 	}
 }
 
-// sealTypes are the labels of seal stanzas.
-var sealTypes = []string{"shamir", "static", "transit", "awskms", "gcpckms", "azurekeyvault"}
+// SealTypes are the labels of seal stanzas.
+var SealTypes = []string{"shamir", "static", "transit", "awskms", "gcpckms", "azurekeyvault"}
 
 // seal reads a stanza. There may be two: the seal the cluster has or shall get, and one that is disabled, which it has
 // and shall leave. The settings are checked by those who know them.
 func (d *decoder) seal(c *Config) field {
 	return func(d *decoder, item *ast.ObjectItem) {
 		label, list := d.block(item)
-		if !slices.Contains(sealTypes, label) {
-			d.problem(item.Pos(), "seal %q: the types are %s", label, strings.Join(sealTypes, ", "))
+		if !slices.Contains(SealTypes, label) {
+			d.problem(item.Pos(), "seal %q: the types are %s", label, strings.Join(SealTypes, ", "))
 		}
 		s, disabled := Seal{Type: label, Values: map[string]string{}}, false
 		for _, item := range list.Items {

@@ -40,7 +40,7 @@ func TestListenerContradictions(t *testing.T) {
 		`x_forwarded_for_reject_not_present = true`:                                           "x_forwarded_for_authorized_addrs",
 		`x_forwarded_for_authorized_addrs = ["10.0.0.0/33"]`:                                  "no IP address or network",
 		`x_forwarded_for_authorized_addrs = [1]`:                                              "list of texts",
-		`x_forwarded_for_client_cert_header = "X-Cert"`:                                       "unknown key",
+		`x_forwarded_for_client_cert_header = "X-Cert"`:                                       "is not supported",
 		`proxy_protocol_behavior = "allow_authorized"`:                                        "needs proxy_protocol_authorized_addrs",
 		`proxy_protocol_behavior = "maybe"`:                                                   "must be one of",
 		`proxy_protocol_authorized_addrs = "10.0.0.1"`:                                        "without proxy_protocol_behavior",

@@ -37,7 +37,8 @@ func (c *Config) Sanitized() map[string]any {
 	}
 	return map[string]any{
 		"api_addr": c.APIAddr, "cluster_addr": c.ClusterAddr, "cluster_name": c.ClusterName, "log_level": c.LogLevel, "log_format": c.LogFormat,
-		"log_file": c.LogFile, "ui": c.UI, "pid_file": c.PIDFile,
+		"log_file": c.LogFile, "log_rotate_bytes": c.LogRotation.Bytes, "log_rotate_duration": c.LogRotation.Every.String(),
+		"log_rotate_max_files": c.LogRotation.Keep, "ui": c.UI, "pid_file": c.PIDFile,
 		"default_lease_ttl": int64(c.DefaultLeaseTTL.Seconds()), "max_lease_ttl": int64(c.MaxLeaseTTL.Seconds()),
 		"listeners": listeners, "seals": []map[string]any{{"type": c.Seal.Type, "disabled": false}},
 		"storage": map[string]any{

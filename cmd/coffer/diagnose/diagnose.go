@@ -12,7 +12,7 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/coffer-project/coffer/cmd/coffer/config"
-	"github.com/coffer-project/coffer/cmd/coffer/node"
+	"github.com/coffer-project/coffer/cmd/coffer/node/settings"
 	"github.com/urfave/cli/v3"
 )
 
@@ -106,7 +106,7 @@ func runDiagnose(ctx context.Context, c *command.Call) error {
 // diagnose runs every group that is not skipped.
 func diagnose(ctx context.Context, paths []string, skip map[string]bool) []finding {
 	d := &diagnosis{group: "config"}
-	cfg, err := node.LoadConfig(paths...)
+	cfg, err := settings.Load(paths...)
 	if err == nil {
 		err = cfg.Complete()
 	}
@@ -155,7 +155,7 @@ func printFindings(c *command.Call, findings []finding) error {
 
 // diagnoseSeal opens the seals and lets each encrypt and decrypt something.
 func diagnoseSeal(ctx context.Context, d *diagnosis) {
-	auto, old, err := node.OpenSeals(d.config, slog.New(slog.DiscardHandler))
+	auto, old, err := settings.OpenSeals(d.config, slog.New(slog.DiscardHandler))
 	switch {
 	case err != nil:
 		d.fail("opened", "%v", err)

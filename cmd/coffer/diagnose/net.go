@@ -17,7 +17,7 @@ import (
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/config"
-	"github.com/coffer-project/coffer/cmd/coffer/node"
+	"github.com/coffer-project/coffer/cmd/coffer/node/settings"
 )
 
 // Times and ages that the checks go by.
@@ -110,11 +110,27 @@ func (d *diagnosis) trusted(name string, chain []*x509.Certificate) {
 }
 
 func diagnoseListeners(ctx context.Context, d *diagnosis) {
+	for _, w := range d.config.Warnings {
+		d.warn("configuration", "%s", w)
+	}
 	for i, l := range d.config.Listeners {
+		if l.Unix {
+			continue
+		}
 		d.bindable(ctx, "api "+l.Address, l.Address)
 		if i == 0 && l.ClusterAddress != "" {
 			d.bindable(ctx, "cluster "+l.ClusterAddress, l.ClusterAddress)
+			d.reachable(l.ClusterAddress)
 		}
+	}
+}
+
+// reachable warns if cluster_addr names a port of this machine that no listener of the configuration has.
+func (d *diagnosis) reachable(listener string) {
+	host, port, err := net.SplitHostPort(d.config.ClusterAddr)
+	_, bound, boundErr := net.SplitHostPort(listener)
+	if err == nil && boundErr == nil && port != bound && bound != "0" && config.IsLocal(host) {
+		d.warn("cluster_addr "+d.config.ClusterAddr, "is this machine, but the cluster listener has port %s: other nodes cannot reach this one; set cluster_address of the listener, or correct cluster_addr", bound)
 	}
 }
 
@@ -201,7 +217,7 @@ func (d *diagnosis) peer(ctx context.Context, i int, j config.RetryJoin) {
 
 // peerClient trusts what the i-th retry_join says.
 func peerClient(s config.Storage, i int) (*http.Client, error) {
-	targets, err := node.JoinTargets(config.Storage{RetryJoin: s.RetryJoin[i : i+1]})
+	targets, err := settings.JoinTargets(config.Storage{RetryJoin: s.RetryJoin[i : i+1]})
 	if err != nil {
 		return nil, err
 	}

@@ -4,9 +4,9 @@ package local
 
 import "os"
 
-// Env returns a variable of ours, or else of the family's clients that scripts already set. Empty counts as absent.
+// Env returns a variable of ours, or else one of OpenBao or Vault that is already set. Empty counts as absent.
 func Env(name string) string {
-	for _, prefix := range []string{"COFFER_", "VAULT_", "BAO_"} {
+	for _, prefix := range []string{"COFFER_", "BAO_", "VAULT_"} {
 		if v := os.Getenv(prefix + name); v != "" {
 			return v
 		}

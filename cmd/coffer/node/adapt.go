@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"slices"
 
 	"github.com/coffer-project/coffer/cluster"
 	"github.com/coffer-project/coffer/engines"
@@ -105,7 +106,21 @@ func (c clusterOf) RemovePeer(ctx context.Context, id string) error {
 	return c.Node.RemovePeer(ctx, cluster.NodeID(id))
 }
 
-func (c clusterOf) StepDown(ctx context.Context) error { return c.TransferLeadership(ctx) }
+// StepDown does nothing where no other node could take over.
+func (c clusterOf) StepDown(ctx context.Context) error {
+	if !slices.ContainsFunc(c.Node.Peers(), func(p cluster.NodeInfo) bool { return p.Voter && !p.Leader }) {
+		return nil
+	}
+	return c.TransferLeadership(ctx)
+}
+
+func (c clusterOf) SetVote(ctx context.Context, id string, votes bool) error {
+	err := c.Node.SetVote(ctx, cluster.NodeID(id), votes)
+	if why, ok := errors.AsType[cluster.RejectedError](err); ok {
+		return engines.Invalid("%s", why)
+	}
+	return err
+}
 
 func (c clusterOf) Forward(w http.ResponseWriter, r *http.Request) error { return c.Node.Forward(w, r) }
 

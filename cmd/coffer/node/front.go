@@ -2,41 +2,16 @@ package node
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
-	"syscall"
+	"strings"
 	"time"
 
-	"github.com/coffer-project/coffer/cmd/coffer/config"
+	"github.com/coffer-project/coffer/cmd/coffer/node/headers"
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/admission"
 	"github.com/coffer-project/coffer/server/httpapi"
 )
-
-// Descriptors that the connections of listeners do not get: a share, or this many if that is more. They are those of the
-// data, the logs, the cluster port and the connections to other services.
-const keptDescriptors = 64
-
-// mostConnections of a listener unless its configuration says more: each may take some 50 KiB.
-const mostConnections = 8192
-
-// connections returns the bounds of a listener's connections, of which there are so many listeners: all, and those of one
-// address, which gets a quarter.
-func connections(c config.Listener, listeners int) (total, each int) {
-	var files syscall.Rlimit
-	most := uint64(mostConnections)
-	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files) == nil { // as raised by the runtime to what is allowed
-		limit := uint64(files.Cur)
-		most = min(most, (limit-min(limit, max(limit/4, keptDescriptors)))/uint64(listeners))
-	}
-	total, each = int(max(most, 8)), int(c.MaxConnectionsEach)
-	if c.MaxConnections > 0 {
-		total = int(c.MaxConnections)
-	}
-	if each == 0 {
-		each = max(total/4, 8)
-	}
-	return total, min(each, total)
-}
 
 var (
 	hsts    = []string{"max-age=31536000; includeSubDomains"}
@@ -46,22 +21,37 @@ var (
 )
 
 // front is what the listener does to every request before it reaches the node: it finds the client's address, says what
-// browsers must know, and bounds the time of a body that nothing reads.
-func (l *listener) front(next http.Handler) http.Handler {
+// browsers must know, and bounds the time of a body that nothing reads. own are headers of every response.
+func (l *listener) front(next http.Handler, own http.Header) http.Handler {
 	c := l.config
 	forwarded := admission.Forwarded{
 		Authorized: c.Forwarded.Authorized, HopSkips: c.Forwarded.HopSkips,
 		RejectNotPresent: c.Forwarded.RejectNotPresent, RejectNotAuthorized: c.Forwarded.RejectNotAuthorized,
 	}
-	redaction := httpapi.Redaction{Addresses: c.RedactAddresses, Version: c.RedactVersion, ClusterName: c.RedactClusterName}
+	redact := httpapi.Redaction{Addresses: c.RedactAddresses, Version: c.RedactVersion, ClusterName: c.RedactClusterName}.Mark()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if c.Unix {
+			r.RemoteAddr = "127.0.0.1:0" // it is on this machine
+		}
+		if metrics := strings.TrimSuffix(r.URL.Path, "/") == "/v1/sys/metrics"; metrics && c.NoMetrics || !metrics && c.MetricsOnly {
+			http.NotFound(w, r)
+			return
+		}
+		if len(c.Headers) > 0 {
+			w = headers.Wrap(w, c.Headers)
+		}
 		h := w.Header()
+		maps.Copy(h, own)
 		h["X-Content-Type-Options"] = nosniff
 		if !c.TLSDisable {
 			h["Strict-Transport-Security"] = hsts
 		}
 		if r.Body != nil && r.Body != http.NoBody {
-			http.NewResponseController(w).SetReadDeadline(time.Now().Add(admission.Grace))
+			grace := admission.Grace
+			if c.ReadTimeout > 0 {
+				grace = min(grace, c.ReadTimeout)
+			}
+			http.NewResponseController(w).SetReadDeadline(time.Now().Add(grace))
 		}
 		remote, err := forwarded.Client(r)
 		if err != nil {
@@ -78,7 +68,7 @@ func (l *listener) front(next http.Handler) http.Handler {
 		if delete(r.Header, engines.CeremonyHeader); c.OpenCeremonies {
 			r.Header[engines.CeremonyHeader] = openCeremonies
 		}
-		redaction.Mark(r.Header)
+		redact(r.Header)
 		next.ServeHTTP(w, r)
 	})
 }

@@ -9,9 +9,14 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/coffer-project/coffer/cmd/coffer/config"
+	"github.com/coffer-project/coffer/cmd/coffer/node/dev"
+	"github.com/coffer-project/coffer/cmd/coffer/node/socket"
 )
 
 // A server that is sealed executes its own binary again: only a new process image is sure to hold no keys, tokens or
@@ -32,7 +37,7 @@ type handover struct {
 	// StaySealed says that an operator has sealed the server: an automatic seal must not open it before the next start.
 	StaySealed bool              `json:"stay_sealed"`
 	Listeners  []inheritedSocket `json:"listeners"`
-	DevDir     string            `json:"dev_dir,omitempty"` // of a development server
+	Dev        dev.Dirs          `json:"dev"` // of a development server
 }
 
 // inheritedSocket is a listening socket by its address in the configuration.
@@ -59,7 +64,22 @@ func takeHandover() (*handover, error) {
 }
 
 // listen takes the socket of the image before, or else the address.
-func (h *handover) listen(address string) (net.Listener, error) {
+func (h *handover) listen(c config.Listener) (net.Listener, error) {
+	l, err := h.inherited(c.Address)
+	switch {
+	case l != nil || err != nil:
+		if u, ok := l.(*net.UnixListener); ok {
+			u.SetUnlinkOnClose(true)
+		}
+		return l, err
+	case c.Unix:
+		return socket.Listen(c)
+	}
+	return net.Listen("tcp", c.Address)
+}
+
+// inherited returns the socket of the image before; nil: there is none.
+func (h *handover) inherited(address string) (net.Listener, error) {
 	if h != nil {
 		for i, s := range h.Listeners {
 			if s.Address == address {
@@ -70,7 +90,7 @@ func (h *handover) listen(address string) (net.Listener, error) {
 			}
 		}
 	}
-	return net.Listen("tcp", address)
+	return nil, nil
 }
 
 // sealer is how a server gives way to the next image of its process.
@@ -88,9 +108,12 @@ type sealer struct {
 func (s *sealer) sealing(stay bool) func() {
 	s.next.StaySealed = stay
 	for _, l := range s.listeners {
-		socket, err := l.socket.(*net.TCPListener).File()
+		if u, ok := l.socket.(*net.UnixListener); ok {
+			u.SetUnlinkOnClose(false) // the next image serves it
+		}
+		file, err := l.socket.(interface{ File() (*os.File, error) }).File()
 		if err == nil {
-			s.sockets = append(s.sockets, socket)
+			s.sockets = append(s.sockets, file)
 			s.next.Listeners = append(s.next.Listeners, inheritedSocket{Address: l.config.Address})
 		}
 		l.http.SetKeepAlivesEnabled(false)
@@ -117,7 +140,7 @@ func (s *sealer) execute() error {
 	if err != nil {
 		return err
 	}
-	err = s.exec(path, withoutTokens(os.Args), append(os.Environ(), handoverVar+"="+string(text)))
+	err = s.exec(path, withoutTokens(os.Args), append(withoutRootToken(os.Environ()), handoverVar+"="+string(text)))
 	return fmt.Errorf("restarting in place after sealing: %w", err)
 }
 
@@ -127,6 +150,14 @@ func ownBinary() (string, error) {
 		return "/proc/self/exe", nil
 	}
 	return os.Executable()
+}
+
+// withoutRootToken are the variables without the root token of a development server.
+func withoutRootToken(env []string) []string {
+	return slices.DeleteFunc(env, func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return strings.HasSuffix(name, "_DEV_ROOT_TOKEN_ID")
+	})
 }
 
 // withoutTokens are the arguments without the root token of a development server, which exists by now.

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/config"
+	"github.com/coffer-project/coffer/cmd/coffer/node/socket"
 	"github.com/coffer-project/coffer/server/admission"
 )
 
@@ -50,8 +52,9 @@ func bind(c config.Listener, listeners int, from *handover, log *slog.Logger) (*
 		request = 90 * time.Second
 	}
 	l.http = &http.Server{
-		ReadHeaderTimeout: header, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 64 << 10,
-		WriteTimeout: request + answerTime, // streams lift it
+		ReadHeaderTimeout: header, IdleTimeout: cmp.Or(c.IdleTimeout, 5*time.Minute), MaxHeaderBytes: 64 << 10,
+		WriteTimeout: cmp.Or(c.WriteTimeout, request+answerTime), // streams lift it
+		ReadTimeout:  c.ReadTimeout,
 		HTTP2:        &http.HTTP2Config{MaxReceiveBufferPerConnection: connBuffer, MaxReceiveBufferPerStream: streamBuffer},
 		ErrorLog:     slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
@@ -64,14 +67,17 @@ func bind(c config.Listener, listeners int, from *handover, log *slog.Logger) (*
 			return nil, err
 		}
 	}
-	if l.socket, err = from.listen(c.Address); err != nil {
+	if l.socket, err = from.listen(c); err != nil {
 		return nil, fmt.Errorf("listening: %w", err)
 	}
 	l.net = l.socket
 	if c.Proxy.Behavior != "" {
 		l.net = admission.WithProxyProtocol(l.net, c.Proxy.Behavior, c.Proxy.Authorized)
 	}
-	total, each := connections(c, listeners)
+	total, each := socket.Connections(c, listeners)
+	if c.Unix {
+		each = total // its clients have no addresses
+	}
 	l.gate = admission.NewGate(l.net, admission.GateOptions{
 		Total: total, Each: each, Exempt: slices.Concat(c.Proxy.Authorized, c.Forwarded.Authorized), Late: c.Proxy.Behavior != "",
 	})
@@ -101,6 +107,14 @@ func (l *listener) tlsConfig() (*tls.Config, error) {
 	if l.config.TLSMinVersion == "tls13" {
 		c.MinVersion = tls.VersionTLS13
 	}
+	if l.config.TLSMaxVersion == "tls12" {
+		c.MaxVersion = tls.VersionTLS12
+	}
+	if c.CipherSuites = l.config.TLSCipherSuites; c.CipherSuites != nil && c.MinVersion < tls.VersionTLS13 && !slices.ContainsFunc(c.CipherSuites, forHTTP2) {
+		l.http.Protocols = new(http.Protocols)
+		l.http.Protocols.SetHTTP1(true)
+		c.NextProtos = []string{"http/1.1"}
+	}
 	if file := l.config.TLSClientCAFile; file != "" {
 		pem, err := os.ReadFile(file)
 		if err != nil {
@@ -116,6 +130,11 @@ func (l *listener) tlsConfig() (*tls.Config, error) {
 		c.ClientAuth = tls.RequireAndVerifyClientCert
 	}
 	return c, nil
+}
+
+// forHTTP2 reports whether HTTP/2 can do with nothing but this cipher suite, of those before TLS 1.3.
+func forHTTP2(suite uint16) bool {
+	return suite == tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 || suite == tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256
 }
 
 // serve blocks until the listener is shut down, which may come first.
@@ -134,6 +153,9 @@ func (l *listener) serve() error {
 
 // url is the address with its scheme.
 func (l *listener) url() string {
+	if l.config.Unix {
+		return "unix://" + l.config.Address
+	}
 	scheme := "https"
 	if l.config.TLSDisable {
 		scheme = "http"

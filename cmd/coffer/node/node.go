@@ -12,16 +12,14 @@ import (
 	"log/slog"
 	"maps"
 	"net/http"
-	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/coffer-project/coffer/cluster"
 	"github.com/coffer-project/coffer/cmd/coffer/config"
-	"github.com/coffer-project/coffer/cmd/coffer/local"
 	"github.com/coffer-project/coffer/cmd/coffer/node/datadir"
 	"github.com/coffer-project/coffer/cmd/coffer/node/process"
+	"github.com/coffer-project/coffer/cmd/coffer/node/settings"
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/approle"
 	"github.com/coffer-project/coffer/engines/cloud"
@@ -31,10 +29,8 @@ import (
 	"github.com/coffer-project/coffer/engines/userpass"
 	"github.com/coffer-project/coffer/replication/link"
 	"github.com/coffer-project/coffer/server"
-	"github.com/coffer-project/coffer/server/audit/device"
 	"github.com/coffer-project/coffer/server/httpapi"
 	"github.com/coffer-project/coffer/server/lifecycle"
-	"github.com/coffer-project/coffer/server/lifecycle/join"
 	"github.com/coffer-project/coffer/server/lifecycle/members"
 	"github.com/coffer-project/coffer/server/lifecycle/passport"
 	"github.com/coffer-project/coffer/server/lifecycle/rawstore"
@@ -80,21 +76,8 @@ func factories(named func(string) *slog.Logger) (map[string]engines.Factory, fun
 	}, numbers
 }
 
-// lockoutOf returns what the operator says about lockouts: in the configuration, and in a variable that wins over it.
-func lockoutOf(c *config.Config) (engines.LockoutDefaults, error) {
-	out := engines.LockoutDefaults{ByType: c.UserLockout}
-	if text := local.Env("DISABLE_USER_LOCKOUT"); text != "" {
-		disabled, err := strconv.ParseBool(text)
-		if err != nil {
-			return out, errors.New("the variable COFFER_DISABLE_USER_LOCKOUT (or VAULT_…, BAO_…) must be true or false")
-		}
-		out.Disabled = &disabled
-	}
-	return out, nil
-}
-
 // openNode opens the data and composes a sealed node. Close it with node.close.
-func openNode(c *config.Config, version string, dev Dev, log *process.Logs, bodies *httpapi.Bodies, next *sealer) (*node, error) {
+func openNode(c *config.Config, version string, devRootToken string, log *process.Logs, bodies *httpapi.Bodies, next *sealer) (*node, error) {
 	if err := boltfile.MkdirAll(c.Storage.Path); err != nil {
 		return nil, fmt.Errorf("creating the data directory: %w", err)
 	}
@@ -102,11 +85,11 @@ func openNode(c *config.Config, version string, dev Dev, log *process.Logs, bodi
 	if err != nil {
 		return nil, err
 	}
-	targets, err := JoinTargets(c.Storage)
+	targets, err := settings.JoinTargets(c.Storage)
 	if err != nil {
 		return nil, err
 	}
-	auto, old, err := OpenSeals(c, log.Named("seal"))
+	auto, old, err := settings.OpenSeals(c, log.Named("seal"))
 	if err != nil {
 		return nil, err
 	}
@@ -144,7 +127,7 @@ func openNode(c *config.Config, version string, dev Dev, log *process.Logs, bodi
 		return nil, errors.Join(err, n.close())
 	}
 	n.link = link
-	lockout, err := lockoutOf(c)
+	lockout, err := settings.Lockout(c)
 	if err != nil {
 		return nil, errors.Join(err, n.close())
 	}
@@ -168,9 +151,9 @@ func openNode(c *config.Config, version string, dev Dev, log *process.Logs, bodi
 		Factories: mountable, Numbers: admitted, TempDir: c.Storage.Path, Logger: n.log,
 		Version:         system.Version{API: apiVersion, Product: version},
 		DefaultLeaseTTL: c.DefaultLeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL, Lockout: lockout,
-		UnauthenticatedMetrics: unauthenticatedMetrics(c), RootTokenID: dev.RootToken,
+		UnauthenticatedMetrics: settings.UnauthenticatedMetrics(c), RootTokenID: devRootToken,
 		Loggers: log.Loggers, Config: c.Sanitized(), DataDir: c.Storage.Path, SnapshotRoot: c.Snapshots.LocalRoot,
-		AuditFiles: auditFiles(c), FreeSpace: server.FreeSpace{
+		AuditFiles: settings.AuditFiles(c), FreeSpace: server.FreeSpace{
 			WarnBelow: c.FreeSpaceWarning, WarnPercent: c.FreeSpacePercent, Minimum: c.Storage.FreeSpaceMinimum, Ballast: c.Storage.BallastSize,
 		},
 		Lifecycle: lifecycle.Options{
@@ -194,31 +177,10 @@ func openNode(c *config.Config, version string, dev Dev, log *process.Logs, bodi
 		web = n.server.UIHeaders().Wrap(ui.Handler())
 	}
 	n.api = httpapi.New(httpapi.Options{
-		Requests: n.server.Requests(), Backend: n.server, Logger: n.log, Observe: n.server.Observe, UI: web,
+		Requests: n.server.Requests(), Backend: n.server, Logger: n.log, Observe: n.server.Metrics().Observe, UI: web,
 		MaxBodyBytes: l.MaxRequestBytes, Bodies: bodies, Timeout: l.MaxRequestDuration,
 	})
 	return n, nil
-}
-
-// auditFiles says where audit devices may write: what the configuration names, or a directory beside the data.
-func auditFiles(c *config.Config) device.Files {
-	if c.Audit.FileRoots != nil {
-		return device.Files{Roots: c.Audit.FileRoots}
-	}
-	beside, err := filepath.Abs(c.Storage.Path + "-audit")
-	if err != nil {
-		return device.Files{} // without a working directory nothing is known to be beside
-	}
-	return device.Files{Roots: []string{beside}, MakeRoot: true}
-}
-
-func unauthenticatedMetrics(c *config.Config) bool {
-	for _, l := range c.Listeners {
-		if l.UnauthMetricsAccess {
-			return true
-		}
-	}
-	return c.UnauthenticatedMetrics
 }
 
 // raft is lifecycle.Raft of a node.
@@ -280,27 +242,4 @@ func (n *node) close() error {
 		n.link.Close()
 	}
 	return errors.Join(n.Files.Close(), n.traces.Close(context.Background()))
-}
-
-func JoinTargets(s config.Storage) ([]join.Target, error) {
-	var targets []join.Target
-	for _, j := range s.RetryJoin {
-		t := join.Target{
-			LeaderAPIAddr: j.LeaderAPIAddr, ServerName: j.LeaderServerName, CACert: []byte(j.LeaderCACert), NonVoter: s.NonVoter,
-		}
-		for file, into := range map[string]*[]byte{
-			j.LeaderCACertFile: &t.CACert, j.LeaderClientCertFile: &t.ClientCert, j.LeaderClientKeyFile: &t.ClientKey,
-		} {
-			if file == "" {
-				continue
-			}
-			pem, err := os.ReadFile(file)
-			if err != nil {
-				return nil, fmt.Errorf("retry_join: %w", err)
-			}
-			*into = pem
-		}
-		targets = append(targets, t)
-	}
-	return targets, nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -18,14 +19,21 @@ import (
 	"github.com/coffer-project/coffer/server/plugin/process"
 )
 
-// newPlugins returns what makes the host of plugins.
+// newPlugins returns what makes the host of plugins. Their sockets are in tempDir, which no other server uses.
 func newPlugins(c config.Plugins, tempDir, version string, log *slog.Logger) (func(server.PluginHost) server.Plugins, error) {
 	var user *process.User
 	if c.User != "" {
 		var err error
 		if user, err = process.FindUser(c.User); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("plugin_user: %w", err)
 		}
+	}
+	left, err := filepath.Glob(filepath.Join(tempDir, "plugin-dir*")) // by a server that was killed
+	for _, sockets := range left {
+		err = errors.Join(err, os.RemoveAll(sockets))
+	}
+	if err != nil {
+		return nil, err
 	}
 	if c.Directory == "" {
 		c.Directory = shippedDirectory()
@@ -74,6 +82,8 @@ func (p pluginSystem) TTLs() (defaultTTL, maxTTL time.Duration) {
 }
 
 func (p pluginSystem) Local() bool { return p.mount.Local }
+
+func (p pluginSystem) Secondary() bool { return p.host.Secondary() }
 
 func (p pluginSystem) Cluster() (name, id string) { return p.host.Cluster() }
 

@@ -3,9 +3,12 @@ package node
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"net/http"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -14,7 +17,11 @@ import (
 
 	"github.com/coffer-project/coffer/cmd/coffer/config"
 	"github.com/coffer-project/coffer/cmd/coffer/local"
+	"github.com/coffer-project/coffer/cmd/coffer/node/dev"
+	"github.com/coffer-project/coffer/cmd/coffer/node/headers"
 	"github.com/coffer-project/coffer/cmd/coffer/node/process"
+	"github.com/coffer-project/coffer/cmd/coffer/node/registration"
+	"github.com/coffer-project/coffer/cmd/coffer/node/settings"
 	"github.com/coffer-project/coffer/server/httpapi"
 	"golang.org/x/sync/errgroup"
 )
@@ -24,8 +31,10 @@ type Options struct {
 	Config   []string // files and directories
 	Check    bool     // check the configuration, and stop
 	LogLevel string   // wins over the configuration's
-	Dev      Dev
-	Version  string // of the product
+	Dev      dev.Options
+	// LogFormat and LogFile win over the configuration's likewise.
+	LogFormat, LogFile string
+	Version            string // of the product
 
 	// Execute replaces the process image when the server is sealed. Without it the server goes on in the same process.
 	Execute  func(path string, args, env []string) error
@@ -45,32 +54,38 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	dev := o.Dev
+	devOpts := o.Dev
 	cleanup := func() {}
-	if dev.On {
-		if cleanup, err = dev.apply(cfg, from); err != nil {
+	defer func() { cleanup() }()
+	if devOpts.On {
+		var used dev.Dirs
+		if from != nil {
+			used = from.Dev
+		}
+		if cleanup, err = devOpts.Apply(cfg, used); err != nil {
 			return err
 		}
 	}
-	defer func() { cleanup() }()
 	if err := cfg.Complete(); err != nil {
 		return fmt.Errorf("the configuration is not complete:\n%w", err)
 	}
 	if o.Check {
-		fmt.Fprintln(o.Out, "The configuration is fine.")
-		return nil
+		return check(cfg, o)
 	}
-	log, err := process.OpenLogs(o.Err, cfg, o.LogLevel, dev.On)
+	log, err := process.OpenLogs(o.Err, cfg, o.LogLevel, devOpts.On)
 	if err != nil {
 		return err
 	}
+	for _, w := range cfg.Warnings {
+		log.Named("config").Warn(w)
+	}
 	next := &sealer{from: from, exec: o.Execute}
-	err = serve(ctx, cfg, o.Version, dev, next, log, o.Err)
+	err = serve(ctx, cfg, o.Version, &devOpts, next, log, o.Err)
 	if !errors.Is(err, errSealed) || ctx.Err() != nil {
 		return err
 	}
-	if dev.On {
-		next.next.DevDir = cfg.Storage.Path
+	if devOpts.On {
+		next.next.Dev = devOpts.Dirs(cfg)
 		cleanup = func() {}
 	}
 	return next.execute()
@@ -80,23 +95,49 @@ func loadConfig(o Options) (*config.Config, error) {
 	if len(o.Config) == 0 && !o.Dev.On {
 		return nil, errors.New("give -config=FILE, or -dev for a development server")
 	}
-	cfg, err := LoadConfig(o.Config...)
+	cfg, err := settings.Load(o.Config...)
 	if err != nil {
 		return nil, fmt.Errorf("the configuration has problems:\n%w", err)
+	}
+	cfg.LogFile = cmp.Or(o.LogFile, cfg.LogFile)
+	if o.LogFormat != "" {
+		format, ok := config.LogFormat(o.LogFormat)
+		if !ok {
+			return nil, fmt.Errorf("-log-format must be text or json, not %q", o.LogFormat)
+		}
+		cfg.LogFormat = format
 	}
 	return cfg, nil
 }
 
-// LoadConfig loads the configuration. What one file for all nodes cannot say is in variables, which win over it.
-func LoadConfig(paths ...string) (*config.Config, error) {
-	cfg, err := config.Load(paths...)
-	if err != nil {
-		return nil, err
+// check looks for what would keep the server from starting, and changes nothing.
+func check(cfg *config.Config, o Options) error {
+	var problems []error
+	_, _, err := settings.OpenSeals(cfg, slog.New(slog.DiscardHandler))
+	problems = append(problems, err)
+	_, err = settings.JoinTargets(cfg.Storage)
+	problems = append(problems, err)
+	_, err = settings.Lockout(cfg)
+	problems = append(problems, err)
+	if cfg.Registration != nil && os.Getenv("KUBERNETES_SERVICE_HOST") == "" {
+		cfg.Warnings = append(cfg.Warnings, "service_registration works in a pod of Kubernetes only")
 	}
-	cfg.APIAddr = cmp.Or(local.Env("API_ADDR"), cfg.APIAddr)
-	cfg.ClusterAddr = cmp.Or(local.Env("CLUSTER_ADDR"), cfg.ClusterAddr)
-	cfg.Storage.NodeID = cmp.Or(local.Env("RAFT_NODE_ID"), cfg.Storage.NodeID)
-	return cfg, nil
+	for _, c := range cfg.Listeners {
+		l := &listener{config: c, http: &http.Server{}}
+		if err := l.reload(); err != nil {
+			problems = append(problems, err)
+		}
+		_, err := l.tlsConfig()
+		problems = append(problems, err)
+	}
+	if err := errors.Join(problems...); err != nil {
+		return fmt.Errorf("the server would not start:\n%w", err)
+	}
+	for _, w := range cfg.Warnings {
+		fmt.Fprintln(o.Err, "Warning:", w)
+	}
+	fmt.Fprintln(o.Out, "The configuration is fine.")
+	return nil
 }
 
 // drainTime is how long requests under way may take after the signal to stop.
@@ -104,7 +145,7 @@ const drainTime = 15 * time.Second
 
 // serve runs a node until ctx ends: first the listeners stop and drain, then the node hands over and leaves,
 // then the files close. A server that was sealed ends likewise, with errSealed, and next has what its successor needs.
-func serve(ctx context.Context, cfg *config.Config, version string, dev Dev, next *sealer, log *process.Logs, stderr io.Writer) (err error) {
+func serve(ctx context.Context, cfg *config.Config, version string, devOpts *dev.Options, next *sealer, log *process.Logs, stderr io.Writer) (err error) {
 	collectLessOften()
 	memory := process.LimitMemory(log.Named("server"))
 	hangups := make(chan os.Signal, 1)     // one that is pending stands for all
@@ -120,6 +161,9 @@ func serve(ctx context.Context, cfg *config.Config, version string, dev Dev, nex
 	for i := range cfg.Listeners {
 		l, err := bind(cfg.Listeners[i], len(cfg.Listeners), next.from, log.Named("http"))
 		if err != nil {
+			if devOpts.On && errors.Is(err, syscall.EADDRINUSE) {
+				err = fmt.Errorf("%w\nAnother server, of Coffer or another product, has this port: stop it, or choose another port with -dev-listen-address=127.0.0.1:8210", err)
+			}
 			return err
 		}
 		listeners = append(listeners, l)
@@ -132,15 +176,19 @@ func serve(ctx context.Context, cfg *config.Config, version string, dev Dev, nex
 			log.Named("server").Warn("generate-root and rekey need no token on this listener: remove enable_unauthenticated_ceremonies when it has served its purpose", "address", l.url())
 		}
 	}
-	if dev.On {
+	if devOpts.On {
 		cfg.APIAddr = listeners[0].url()
 	}
-	n, err := openNode(cfg, version, dev, log, httpapi.NewBodies(bodyMemory(cfg.Listeners[0], memory)), next)
+	n, err := openNode(cfg, version, devOpts.RootToken, log, httpapi.NewBodies(bodyMemory(cfg.Listeners[0], memory)), next)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, n.close()) }()
 	// Not before the addresses and the data are this process's: the file may be that of a server which has them.
+	register, err := registrationOf(cfg, n)
+	if err != nil {
+		return err
+	}
 	removePID, err := process.WritePID(cfg.PIDFile)
 	if err != nil {
 		return err
@@ -152,21 +200,24 @@ func serve(ctx context.Context, cfg *config.Config, version string, dev Dev, nex
 	group, stopping := errgroup.WithContext(ctx)
 	var life errgroup.Group
 	life.Go(func() error { return n.server.Run(living) })
+	group.Go(func() error { register(stopping); return nil })
 	for _, l := range listeners {
-		l.http.Handler = l.front(n.front())
+		l.http.Handler = l.front(n.front(), headers.Own(cfg, n.server.Node().ID()))
 		group.Go(l.serve)
 	}
 	group.Go(func() error { return reloads(stopping, hangups, n, log, listeners) })
-	group.Go(func() error { return start(stopping, n, &dev, next.from, listeners[0], stderr) })
-	defer dev.removeToken()
+	group.Go(func() error {
+		return start(stopping, n, devOpts, next.from, listeners[0], cfg.LogFormat == "json", stderr)
+	})
+	defer devOpts.RemoveToken()
 	group.Go(func() error {
 		<-stopping.Done()
 		limit := drainTime
 		if errors.Is(context.Cause(ctx), errSealed) {
 			limit = sealedDrainTime
-			n.notifyManager("STATUS=Sealed, restarting in place")
+			process.NotifyManager(n.log, "STATUS=Sealed, restarting in place")
 		} else {
-			n.notifyManager("STOPPING=1")
+			process.NotifyManager(n.log, "STOPPING=1")
 		}
 		drain, cancel := context.WithTimeout(context.Background(), limit)
 		defer cancel()
@@ -210,12 +261,17 @@ func bodyMemory(l config.Listener, limit int64) int64 {
 }
 
 // start announces the server; a development server is initialised and unsealed first.
-func start(ctx context.Context, n *node, dev *Dev, from *handover, l *listener, stderr io.Writer) error {
-	if dev.On && from == nil {
-		return dev.start(ctx, n, l.url(), stderr)
+func start(ctx context.Context, n *node, devOpts *dev.Options, from *handover, l *listener, jsonLog bool, stderr io.Writer) error {
+	if devOpts.On && from == nil {
+		return startDev(ctx, n, devOpts, l.url(), stderr)
 	}
 	n.log.Info("serving", "address", l.url())
-	n.notifyManager("READY=1")
+	process.NotifyManager(n.log, "READY=1")
+	if jsonLog {
+		return json.NewEncoder(stderr).Encode(map[string]any{
+			slog.TimeKey: time.Now(), slog.LevelKey: "INFO", slog.MessageKey: "coffer: ready at " + l.url(), "address": l.url(),
+		})
+	}
 	fmt.Fprintf(stderr, "coffer: ready at %s\n", l.url())
 	return nil
 }
@@ -227,18 +283,40 @@ func reloads(ctx context.Context, hangups <-chan os.Signal, n *node, log *proces
 		case <-ctx.Done():
 			return nil
 		case <-hangups:
-			for _, l := range listeners {
-				if err := l.reload(); err != nil {
-					n.log.Error("reloading", "err", err)
+			failed := false
+			attempt := func(what string, err error) {
+				if err != nil {
+					failed = true
+					n.log.Error(what+" failed: what was there before stays", "err", err)
 				}
 			}
-			if err := n.server.ReloadAudit(); err != nil {
-				n.log.Error("reopening audit files", "err", err)
+			for _, l := range listeners {
+				attempt("reloading a certificate", l.reload())
 			}
-			if err := log.Reopen(); err != nil {
-				n.log.Error("reopening the log", "err", err)
+			attempt("reopening audit files", n.server.ReloadAudit())
+			attempt("reopening the log", log.Reopen())
+			if !failed {
+				n.log.Info("reloaded certificates, audit files and the log")
 			}
-			n.log.Info("reloaded certificates, audit files and the log")
 		}
 	}
+}
+
+// registrationOf returns what tells Kubernetes the state of the node until its context ends. Without a stanza it does nothing.
+func registrationOf(c *config.Config, n *node) (func(context.Context), error) {
+	r := c.Registration
+	if r == nil {
+		return func(context.Context) {}, nil
+	}
+	pod, err := registration.New(cmp.Or(local.Env("K8S_NAMESPACE"), r.Namespace), cmp.Or(local.Env("K8S_POD_NAME"), r.Pod, os.Getenv("HOSTNAME")), n.version, n.log)
+	if err != nil {
+		return nil, err
+	}
+	life := n.server.Node()
+	return func(ctx context.Context) {
+		pod.Run(ctx, func(ctx context.Context) registration.State {
+			active, sealed := life.Active(), life.Sealed()
+			return registration.State{Active: active, Sealed: sealed, Initialized: life.Initialized(ctx), Standby: !active && !sealed && life.Current()}
+		})
+	}, nil
 }

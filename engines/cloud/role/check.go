@@ -41,14 +41,14 @@ const (
 )
 
 var (
-	roleARNForm   = regexp.MustCompile(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/([!-~]+/)?[\w+=,.@-]{1,64}$`)
-	policyARNForm = regexp.MustCompile(`^arn:aws[a-z-]*:iam::([0-9]{12}|aws):policy/([!-~]+/)?[\w+=,.@-]{1,128}$`)
+	roleARNForm   = engines.Pattern(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/([!-~]+/)?[\w+=,.@-]{1,64}$`)
+	policyARNForm = engines.Pattern(`^arn:aws[a-z-]*:iam::([0-9]{12}|aws):policy/([!-~]+/)?[\w+=,.@-]{1,128}$`)
 
-	groupNameForm  = regexp.MustCompile(`^[\w+=,.@-]{1,128}$`)
-	userPathForm   = regexp.MustCompile(`^/([!-~]+/)?$`)
-	externalIDForm = regexp.MustCompile(`^[\w+=,.@:/-]*$`)
-	sourceForm     = regexp.MustCompile(`^[\w+=,.@-]*$`)
-	mfaSerialForm  = regexp.MustCompile(`^[\w+=/:,.@-]{9,256}$`)
+	groupNameForm  = engines.Pattern(`^[\w+=,.@-]{1,128}$`)
+	userPathForm   = engines.Pattern(`^/([!-~]+/)?$`)
+	externalIDForm = engines.Pattern(`^[\w+=,.@:/-]*$`)
+	sourceForm     = engines.Pattern(`^[\w+=,.@-]*$`)
+	mfaSerialForm  = engines.Pattern(`^[\w+=/:,.@-]{9,256}$`)
 )
 
 const (
@@ -64,11 +64,11 @@ const (
 const IssueTag = "coffer-credential"
 
 // IsRoleARN reports whether a text is the ARN of a role.
-func IsRoleARN(text string) bool { return isARN(text, roleARNForm) }
+func IsRoleARN(text string) bool { return isARN(text, roleARNForm()) }
 
 // IsExternalID reports whether a text can be an external id.
 func IsExternalID(text string) bool {
-	return len(text) >= minExternalID && len(text) <= maxExternalID && externalIDForm.MatchString(text)
+	return len(text) >= minExternalID && len(text) <= maxExternalID && externalIDForm().MatchString(text)
 }
 
 func isARN(text string, kind *regexp.Regexp) bool {
@@ -101,13 +101,13 @@ func quoted(names []string) string { return `"` + strings.Join(names, `", "`) + 
 
 // checkValues checks what holds for fields whatever the type.
 func (r *Role) checkValues(p *engines.Problems) {
-	checkARNs(p, "role_arns", r.RoleARNs, roleARNForm, "a role, such as \"arn:aws:iam::123456789012:role/name\"", maxRoleARNs)
-	checkARNs(p, "assume_role_arns", r.AssumeRoleARNs, roleARNForm, "a role, such as \"arn:aws:iam::123456789012:role/name\"", maxAssumeRoleARNs)
+	checkARNs(p, "role_arns", r.RoleARNs, roleARNForm(), "a role, such as \"arn:aws:iam::123456789012:role/name\"", maxRoleARNs)
+	checkARNs(p, "assume_role_arns", r.AssumeRoleARNs, roleARNForm(), "a role, such as \"arn:aws:iam::123456789012:role/name\"", maxAssumeRoleARNs)
 	most := maxUserPolicies
 	if len(r.Types) > 0 && !r.has(IAMUser) {
 		most = MaxSessionPolicies
 	}
-	checkARNs(p, "policy_arns", r.PolicyARNs, policyARNForm, "a policy, such as \"arn:aws:iam::aws:policy/name\"", most)
+	checkARNs(p, "policy_arns", r.PolicyARNs, policyARNForm(), "a policy, such as \"arn:aws:iam::aws:policy/name\"", most)
 	if r.PolicyDocument != "" {
 		if err := checkDocument(r.PolicyDocument); err != nil {
 			p.Add("policy_document", "%v", err)
@@ -116,7 +116,7 @@ func (r *Role) checkValues(p *engines.Problems) {
 	if len(r.IAMGroups) > maxGroups {
 		p.Add("iam_groups", "has more than %d groups", maxGroups)
 	}
-	if slices.ContainsFunc(r.IAMGroups, func(name string) bool { return !groupNameForm.MatchString(name) }) {
+	if slices.ContainsFunc(r.IAMGroups, func(name string) bool { return !groupNameForm().MatchString(name) }) {
 		p.Add("iam_groups", "must hold names of 1 to 128 letters, digits and +=,.@_-")
 	}
 	checkTags(p, "iam_tags", r.IAMTags)
@@ -129,7 +129,7 @@ func (r *Role) checkValues(p *engines.Problems) {
 	checkSessionName(p, r.SessionName)
 	if literal, err := literalOf(r.SourceIdentity); err != nil || len(r.SourceIdentity) > maxSessionName {
 		p.Add("source_identity", "must be at most %d bytes, and \"{{\" be followed by a name such as identity.entity.name and \"}}\"", maxSessionName)
-	} else if literal != r.SourceIdentity && !sourceForm.MatchString(literal) || literal == r.SourceIdentity && literal != "" && !isSourceIdentity(literal) {
+	} else if literal != r.SourceIdentity && !sourceForm().MatchString(literal) || literal == r.SourceIdentity && literal != "" && !isSourceIdentity(literal) {
 		p.Add("source_identity", badSourceIdentity)
 	}
 	if r.MaxUsers < 0 {
@@ -141,13 +141,13 @@ func (r *Role) checkValues(p *engines.Problems) {
 	if r.MaxSTSTTL > 0 && r.DefaultSTSTTL > r.MaxSTSTTL {
 		p.Add("default_sts_ttl", "must not be greater than max_sts_ttl")
 	}
-	if r.UserPath != "" && (len(r.UserPath) > maxPathBytes || !userPathForm.MatchString(r.UserPath)) {
+	if r.UserPath != "" && (len(r.UserPath) > maxPathBytes || !userPathForm().MatchString(r.UserPath)) {
 		p.Add("user_path", "must begin and end with \"/\" and hold at most %d printable ASCII characters without blanks", maxPathBytes)
 	}
-	if r.BoundaryARN != "" && !isARN(r.BoundaryARN, policyARNForm) {
+	if r.BoundaryARN != "" && !isARN(r.BoundaryARN, policyARNForm()) {
 		p.Add("permissions_boundary_arn", "must be the ARN of a policy, such as \"arn:aws:iam::aws:policy/name\"")
 	}
-	if r.MFASerial != "" && !mfaSerialForm.MatchString(r.MFASerial) {
+	if r.MFASerial != "" && !mfaSerialForm().MatchString(r.MFASerial) {
 		p.Add("mfa_serial_number", "must be the serial number or ARN of a device: 9 to 256 letters, digits and +=/:,.@_-")
 	}
 	if r.WaitUntilValid > maxWait {
@@ -264,7 +264,7 @@ func checkDocument(text string) error {
 const badSourceIdentity = "must be 2 to 64 letters, digits and +=,.@_-"
 
 func isSourceIdentity(text string) bool {
-	return len(text) >= minSourceIdentity && len(text) <= maxSourceIdentity && sourceForm.MatchString(text)
+	return len(text) >= minSourceIdentity && len(text) <= maxSourceIdentity && sourceForm().MatchString(text)
 }
 
 // notForType begins what is wrong with a field of another type.

@@ -156,9 +156,9 @@ func legacyRole(parameter, value string) (r *Role, problem string) {
 		return &Role{Legacy: parameter, Types: []string{IAMUser, FederationToken}, PolicyDocument: compact(value)}, ""
 	case parameter == legacyPolicy:
 		return nil, "must be JSON"
-	case isARN(value, policyARNForm):
+	case isARN(value, policyARNForm()):
 		return &Role{Legacy: parameter, Types: []string{IAMUser}, PolicyARNs: engines.StringList{value}}, ""
-	case isARN(value, roleARNForm):
+	case isARN(value, roleARNForm()):
 		return &Role{Legacy: parameter, Types: []string{AssumedRole}, RoleARNs: engines.StringList{value}}, ""
 	}
 	return nil, "must be the ARN of a policy or of a role"

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"regexp"
 	"strings"
 	"time"
 
@@ -18,8 +17,8 @@ import (
 
 const (
 	maxRetries        = 1000
-	MinRotationPeriod = time.Minute
-	minRotationWindow = time.Hour
+	minRotationPeriod = 10 * time.Second
+	minRotationWindow = time.Minute
 )
 
 type rootIn struct {
@@ -175,7 +174,7 @@ func (r *Root) checkKeys(p *engines.Problems) {
 }
 
 // roleARN is the form of a role's ARN.
-var roleARN = regexp.MustCompile(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/([!-~]+/)?[\w+=,.@-]{1,64}$`)
+var roleARN = engines.Pattern(`^arn:aws[a-z-]*:iam::[0-9]{12}:role/([!-~]+/)?[\w+=,.@-]{1,64}$`)
 
 func (r *Root) checkIdentity(p *engines.Problems) {
 	switch {
@@ -188,7 +187,7 @@ func (r *Root) checkIdentity(p *engines.Problems) {
 		p.Add("identity_token_audience", "takes the place of access_key and secret_key: give one or the other")
 	case r.RoleARN == "":
 		p.Add("role_arn", "is required with identity_token_audience: it is assumed with the token")
-	case !roleARN.MatchString(r.RoleARN):
+	case !roleARN().MatchString(r.RoleARN):
 		p.Add("role_arn", "must be the ARN of a role, such as \"arn:aws:iam::123456789012:role/name\"")
 	}
 	if strings.ContainsFunc(r.IdentityAudience, invisible) {
@@ -211,7 +210,7 @@ func (r *Root) checkPlaces(p *engines.Problems) (warnings []string) {
 		}
 	}
 	region := func(field, which, text string) {
-		if !regionName.MatchString(text) {
+		if !regionName().MatchString(text) {
 			p.Add(field, "%smust be the name of a region, such as \"us-east-1\"", which)
 		}
 	}
@@ -240,7 +239,7 @@ func (r *Root) checkPlaces(p *engines.Problems) (warnings []string) {
 }
 
 // regionName is what may become part of a host's name.
-var regionName = regexp.MustCompile(`^[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
+var regionName = engines.Pattern(`^[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
 
 // checkEndpoint reports whether a URL is one without TLS. Errors do not repeat it.
 func checkEndpoint(text string) (plain bool, err error) {
@@ -257,8 +256,8 @@ func checkEndpoint(text string) (plain bool, err error) {
 }
 
 func (r *Root) checkRotation(p *engines.Problems) {
-	if r.RotationPeriod > 0 && r.RotationPeriod < MinRotationPeriod {
-		p.Add("rotation_period", "must be at least a minute")
+	if r.RotationPeriod > 0 && r.RotationPeriod < minRotationPeriod {
+		p.Add("rotation_period", "must be at least 10s")
 	}
 	if r.RotationSchedule != "" {
 		if _, err := parseSchedule(r.RotationSchedule); err != nil {
@@ -273,10 +272,12 @@ func (r *Root) checkRotation(p *engines.Problems) {
 	}
 	switch {
 	case r.RotationWindow == 0:
+	case r.RotationPeriod > 0:
+		p.Add("rotation_window", "rotation_window does not apply to period: it is for rotation_schedule only")
 	case r.RotationSchedule == "":
 		p.Add("rotation_window", "is for rotation_schedule only")
 	case r.RotationWindow < minRotationWindow:
-		p.Add("rotation_window", "must be at least an hour")
+		p.Add("rotation_window", "must be at least a minute")
 	}
 }
 

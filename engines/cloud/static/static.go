@@ -2,7 +2,6 @@ package static
 
 import (
 	"context"
-	"regexp"
 	"strings"
 	"time"
 
@@ -16,6 +15,8 @@ import (
 )
 
 const (
+	minRotationPeriod = time.Minute
+
 	Prefix     storage.Key = "static/"      // Prefix has the roles, by name
 	userPrefix storage.Key = "static-user/" // by the user's id: which name has it
 )
@@ -156,23 +157,23 @@ type writeStaticIn struct {
 }
 
 var (
-	iamUserName = regexp.MustCompile(`^[A-Za-z0-9_+=,.@-]{1,64}$`)
-	sessionWord = regexp.MustCompile(`^[A-Za-z0-9_+=,.@-]{2,64}$`)
+	iamUserName = engines.Pattern(`^[A-Za-z0-9_+=,.@-]{1,64}$`)
+	sessionWord = engines.Pattern(`^[A-Za-z0-9_+=,.@-]{2,64}$`)
 )
 
 // check returns everything that is wrong with what the request gives.
 func (in *writeStaticIn) check(req *engines.Request) error {
 	var p engines.Problems
-	if in.Username != "" && !iamUserName.MatchString(in.Username) {
+	if in.Username != "" && !iamUserName().MatchString(in.Username) {
 		p.Add("username", "must be the name of an IAM user: letters, digits and +=,.@_- only")
 	}
-	if req.Given("rotation_period") && time.Duration(in.RotationPeriod) < root.MinRotationPeriod {
+	if req.Given("rotation_period") && time.Duration(in.RotationPeriod) < minRotationPeriod {
 		p.Add("rotation_period", "must be at least a minute")
 	}
 	if in.AssumeRoleARN != "" && !role.IsRoleARN(in.AssumeRoleARN) {
 		p.Add("assume_role_arn", "must be the ARN of a role")
 	}
-	if in.Session != "" && !sessionWord.MatchString(in.Session) {
+	if in.Session != "" && !sessionWord().MatchString(in.Session) {
 		p.Add("assume_role_session_name", "must have 2 to 64 letters, digits or +=,.@_-")
 	}
 	if in.ExternalID != "" && !role.IsExternalID(in.ExternalID) {

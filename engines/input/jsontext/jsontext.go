@@ -49,7 +49,7 @@ func Scan(data []byte) ([]Member, error) {
 type scanner struct {
 	data  []byte
 	pos   int
-	depth int
+	depth int // of objects and lists in the one that is read
 }
 
 var (
@@ -92,12 +92,11 @@ func (s *scanner) members() ([]Member, error) {
 // object reads the object at the position and yields each member, the name still quoted. With top, errors
 // are completed with the member's name.
 func (s *scanner) object(yield func(name, value []byte), top bool) error {
-	if err := s.enter(); err != nil {
-		return err
-	}
+	s.pos++
 	c := s.next()
 	if c == '}' {
-		return s.leave()
+		s.pos++
+		return nil
 	}
 	var seen names
 	for n := 1; ; n++ {
@@ -135,11 +134,10 @@ func inField(top bool, name []byte, err error) error {
 }
 
 func (s *scanner) list() error {
-	if err := s.enter(); err != nil {
-		return err
-	}
+	s.pos++
 	if s.next() == ']' {
-		return s.leave()
+		s.pos++
+		return nil
 	}
 	for n := 1; ; n++ {
 		if n > MaxElements {
@@ -154,31 +152,28 @@ func (s *scanner) list() error {
 	}
 }
 
-// enter steps over an opening bracket, leave over a closing one.
-func (s *scanner) enter() error {
-	if s.depth++; s.depth > MaxDepth {
+// inside reads the object or list that begins at the position, with c.
+func (s *scanner) inside(c byte) (err error) {
+	if s.depth++; s.depth >= MaxDepth { // the body itself counts, too
 		return errDepth
 	}
-	s.pos++
-	return nil
-}
-
-func (s *scanner) leave() error {
+	if c == '{' {
+		err = s.object(nil, false)
+	} else {
+		err = s.list()
+	}
 	s.depth--
-	s.pos++
-	return nil
+	return err
 }
 
 // more steps over a comma and reports true, or over the closing bracket and reports false.
 func (s *scanner) more(closing byte) (bool, error) {
-	switch s.next() {
-	case ',':
-		s.pos++
-		return true, nil
-	case closing:
-		return false, s.leave()
+	c := s.next()
+	if c != ',' && c != closing {
+		return false, errSyntax
 	}
-	return false, errSyntax
+	s.pos++
+	return c == ',', nil
 }
 
 // name reads a member's name, which begins at the position, with c, and the colon after it.
@@ -201,10 +196,8 @@ func (s *scanner) name(c byte) ([]byte, error) {
 // value reads the value that begins at the position, with c.
 func (s *scanner) value(c byte) error {
 	switch {
-	case c == '{':
-		return s.object(nil, false)
-	case c == '[':
-		return s.list()
+	case c == '{' || c == '[':
+		return s.inside(c)
 	case c == '"':
 		return s.str()
 	case c == '-' || c >= '0' && c <= '9':

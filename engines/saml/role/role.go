@@ -27,7 +27,8 @@ type Role struct {
 	BoundAttributes     map[string]engines.StringList `json:"bound_attributes,omitempty"`
 	BoundAttributesType string                        `json:"bound_attributes_type"`
 	GroupsAttribute     string                        `json:"groups_attribute,omitempty"`
-	AliasMetadata       engines.StringMap             `json:"alias_metadata,omitempty"`
+	// AliasMetadata is where older versions have stored it; it is Token's.
+	AliasMetadata engines.StringMap `json:"alias_metadata,omitempty"`
 	// AuthnContext are the AuthnContextClassRefs of which the user must have signed in by one.
 	AuthnContext engines.StringList `json:"authn_context_class_refs,omitempty"`
 	// RequireSameAddress demands that the login is started, confirmed in the browser and redeemed from one address.
@@ -79,8 +80,6 @@ const (
 	maxBoundValues        = 256 // of the subject, or of one attribute
 	maxBoundValueBytes    = 1024
 	maxAttributeNameBytes = 512
-	maxMetadataKeyBytes   = 128 // as entities' aliases have it
-	maxMetadataValueBytes = 512
 )
 
 // normalName returns the form of a role's name that is stored and compared.
@@ -95,6 +94,9 @@ func Get(ctx context.Context, s engines.Getter, name string) (*Role, error) {
 	r := &Role{Name: name}
 	if found, err := engines.GetRecord(ctx, s, rolePrefix+storage.Key(name), r); !found || err != nil {
 		return nil, err
+	}
+	if r.AliasMetadata != nil {
+		r.Token.AliasMetadata, r.AliasMetadata = r.AliasMetadata, nil
 	}
 	return r, nil
 }
@@ -134,9 +136,6 @@ func (r *Role) check() error {
 			return engines.Invalid("field \"authn_context_class_refs\": has an element that is no URI, such as urn:oasis:names:tc:SAML:2.0:ac:classes:PasswordProtectedTransport")
 		}
 	}
-	if err := checkMetadata(r.AliasMetadata); err != nil {
-		return err
-	}
 	if strings.HasPrefix(r.Token.TokenType, "default-") {
 		return engines.Invalid("field \"token_type\": must be one of \"default\", \"service\", \"batch\": the others are for roles of the token store")
 	}
@@ -170,34 +169,16 @@ func checkAttributeName(name string) error {
 	return nil
 }
 
-// checkMetadata rejects what the alias of an entity could not hold.
-func checkMetadata(pairs engines.StringMap) error {
-	for k, v := range pairs {
-		switch {
-		case k == "" || len(k) > maxMetadataKeyBytes:
-			return engines.Invalid("field \"alias_metadata\": each key must have 1 to %d bytes", maxMetadataKeyBytes)
-		case len(v) > maxMetadataValueBytes:
-			return engines.Invalid("field \"alias_metadata\": each value must have at most %d bytes", maxMetadataValueBytes)
-		case strings.ContainsFunc(k, unicode.IsControl) || strings.ContainsFunc(v, unicode.IsControl):
-			return engines.Invalid("field \"alias_metadata\": must not contain control characters")
-		}
-	}
-	return nil
-}
-
 // data is what a read of the role returns.
 func (r *Role) data() map[string]any {
 	attributes := map[string]engines.StringList{}
 	maps.Copy(attributes, r.BoundAttributes)
-	metadata := engines.StringMap{}
-	maps.Copy(metadata, r.AliasMetadata)
 	data := r.Token.Data()
 	data["bound_subjects"] = append(engines.StringList{}, r.BoundSubjects...)
 	data["bound_subjects_type"] = r.BoundSubjectsType
 	data["bound_attributes"] = attributes
 	data["bound_attributes_type"] = r.BoundAttributesType
 	data["groups_attribute"] = r.GroupsAttribute
-	data["alias_metadata"] = metadata
 	data["require_same_address"] = r.RequireSameAddress
 	data["authn_context_class_refs"] = append(engines.StringList{}, r.AuthnContext...)
 	data["confirm"] = cmp.Or(r.Confirm, confirmCLI)
@@ -239,7 +220,6 @@ type writeRoleIn struct {
 	BoundAttributes     expected           `json:"bound_attributes" max:"262144" help:"Attribute names and the values that are expected of each: a list, or a text with commas. Each attribute must have at least one of its values."`
 	BoundAttributesType string             `json:"bound_attributes_type" enum:"string,glob" help:"How values of attributes are compared: string, as they are; glob, with * for any text."`
 	GroupsAttribute     string             `json:"groups_attribute" form:"trim" help:"The attribute whose values are the user's groups."`
-	AliasMetadata       engines.StringMap  `json:"alias_metadata" max:"64" help:"Metadata of the entity alias of who logs in."`
 	AuthnContext        engines.StringList `json:"authn_context_class_refs" max:"16" help:"AuthnContextClassRefs: the identity provider is asked to sign users in by one of them, and must say that it did. Empty: any."`
 	Confirm             string             `json:"confirm" enum:"cli,always,never" help:"Which logins the user confirms by a click on a page that shows the login's code: those of terminals, which is the default, all or none."`
 	RequireSameAddress  bool               `json:"require_same_address" help:"Whether a login must be started, confirmed in the browser and finished from one address."`
@@ -270,9 +250,6 @@ func (in *writeRoleIn) apply(req *engines.Request, r *Role) error {
 	}
 	if req.Given("groups_attribute") {
 		r.GroupsAttribute = strings.TrimSpace(in.GroupsAttribute)
-	}
-	if req.Given("alias_metadata") {
-		r.AliasMetadata = in.AliasMetadata
 	}
 	if req.Given("authn_context_class_refs") {
 		if len(in.AuthnContext) == 0 && !lifts(req, "authn_context_class_refs") {

@@ -8,7 +8,6 @@ import (
 	"errors"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/engines/secretsync/apply"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/status"
 )
@@ -44,7 +43,7 @@ func WithClientErrors[In any](do engines.Handler[In]) engines.Handler[In] {
 
 func ClientError(err error) error {
 	if _, ok := errors.AsType[*engines.UnreadableError](err); ok {
-		return &engines.Error{Kind: engines.KindFailed, Detail: apply.UnreadableCause, Err: err}
+		return &engines.Error{Kind: engines.KindFailed, Detail: state.UnreadableCause, Err: err}
 	}
 	return err
 }
@@ -54,7 +53,7 @@ func missingWarning(left int) []string {
 	if left == 0 {
 		return nil
 	}
-	return []string{"something is missing here: " + apply.UnreadableCause}
+	return []string{"something is missing here: " + state.UnreadableCause}
 }
 
 type emptyIn struct{}

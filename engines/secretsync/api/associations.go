@@ -259,15 +259,19 @@ func (s *API) removeAssociation(ctx context.Context, req *engines.Request, in *r
 	s.SyncAndWait(ctx, a.LinkID(a.Secret))
 	var l state.Link
 	left, err := engines.GetRecord(ctx, s.Host.Store(), state.LinkKey(a.NS, a.Destination, a.ID, a.Secret), &l)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case !left:
-		resp := s.respondRemoved(c, nil)
-		resp.Warnings, err = s.orphanWarnings(ctx, c, began)
-		return resp, err
 	}
-	return s.respondRemoved(c, &l), nil
+	warnings, err := s.orphanWarnings(ctx, c, began)
+	if err != nil {
+		return nil, err
+	}
+	resp := s.respondRemoved(c, nil)
+	if left {
+		resp = s.respondRemoved(c, &l)
+	}
+	resp.Warnings = append(resp.Warnings, warnings...)
+	return resp, nil
 }
 
 // orphanWarnings says which names of a secret were let go since a moment.
@@ -276,16 +280,23 @@ func (s *API) orphanWarnings(ctx context.Context, c *Selection, since time.Time)
 	if _, err := engines.GetRecord(ctx, s.Host.Store(), state.OrphansKey(c.Dest.NS, c.Dest.Type, c.Dest.Name), &o); err != nil {
 		return nil, err
 	}
-	var names []string
+	var failed, changed, warnings []string
 	for _, left := range o.Names {
-		if left.Secret == c.Secret && left.Mount == c.Mount.Path && !left.At.Before(since) {
-			names = append(names, left.Name)
+		switch {
+		case left.Secret != c.Secret || left.Mount != c.Mount.Path || left.At.Before(since):
+		case left.Changed:
+			changed = append(changed, left.Name)
+		default:
+			failed = append(failed, left.Name)
 		}
 	}
-	if len(names) == 0 {
-		return nil, nil
+	if len(failed) > 0 {
+		warnings = append(warnings, fmt.Sprintf("what was synced could not be removed, and stays at the destination, as its removal_attempts says: %q", failed))
 	}
-	return []string{fmt.Sprintf("what was synced could not be removed, and stays at the destination, as its removal_attempts says: %q", names)}, nil
+	if len(changed) > 0 {
+		warnings = append(warnings, fmt.Sprintf("what was changed by another client stays at the destination; remove it there if it is not needed: %q", changed))
+	}
+	return warnings, nil
 }
 
 // resolveRemoval finds the mount of an association that is to be removed. It may be gone, or another one may be at its path.

@@ -47,6 +47,7 @@ type Syncer struct {
 
 	PendingRefresh index.PendingRefresh
 	waiting        index.Waiters
+	commits        workqueue.Gatherer
 }
 
 // NewSyncer returns a Syncer whose queue is not running.

@@ -9,31 +9,45 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 )
 
-// letGo ends the attempts to remove the names of a link after as many failures as its destination allows: the names stay there, without
-// an owner. It empties the result then, and returns the names.
-func (s *Syncer) letGo(ctx context.Context, t *target, l *state.Link, r *result) ([]state.Orphan, error) {
+// recordLeft writes to the audit log which names the result lets go. After as many failures to remove names as the destination allows,
+// those are all: it empties the result then.
+func (s *Syncer) recordLeft(ctx context.Context, t *target, l *state.Link, r *result) error {
+	letsGo := s.letsGo(t, l, r)
+	if letsGo {
+		r.left = append(r.left, l.Orphans(t.assoc.MountPath, time.Now().UTC())...)
+	}
+	if len(r.left) > 0 {
+		what := "/associations/sync"
+		if t.assoc.IsEnding() {
+			what = "/associations/remove"
+		}
+		if err := s.RecordLeft(ctx, &t.dest.Destination, t.assoc.Owner, what, len(r.left), r.left); err != nil {
+			return err
+		}
+		s.Log.Warn("names stay at a destination", "destination", t.dest.Type+"/"+t.dest.Name, "association", t.assoc.ID, "names", len(r.left), "failed_removals", l.RemovalFailures)
+	}
+	if letsGo {
+		for i := range r.items {
+			r.released = append(r.released, r.items[i].Name)
+		}
+		r.items = nil
+	}
+	return nil
+}
+
+// letsGo counts a failed attempt to remove the names of a link, and reports whether it was the last that the destination allows.
+func (*Syncer) letsGo(t *target, l *state.Link, r *result) bool {
 	failed := (r.Status == state.ClientError || r.Status == state.ExternalError) && r.Code != destination.Throttled // it is not broken
 	switch most := t.dest.RemovalAttempts; {
 	case !t.assoc.IsEnding():
 		l.RemovalFailures = 0
-		return nil, nil
+		return false
 	case !failed || most == 0:
-		return nil, nil
+		return false
 	default:
-		if l.RemovalFailures++; l.RemovalFailures < most {
-			return nil, nil
-		}
+		l.RemovalFailures++
+		return l.RemovalFailures >= most
 	}
-	left := l.Orphans(t.assoc.MountPath, time.Now().UTC())
-	if err := s.RecordLeft(ctx, &t.dest.Destination, t.assoc.Owner, "/associations/remove", len(left), left); err != nil {
-		return nil, err
-	}
-	s.Log.Warn("what could not be removed from a destination stays there", "destination", t.dest.Type+"/"+t.dest.Name, "association", t.assoc.ID, "names", len(left), "attempts", l.RemovalFailures)
-	for i := range r.items {
-		r.released = append(r.released, r.items[i].Name)
-	}
-	r.items = nil
-	return left, nil
 }
 
 // RecordLeft writes to the audit log that names are about to be let go at a destination. what is the path below the destination's.

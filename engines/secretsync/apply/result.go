@@ -25,6 +25,7 @@ type result struct {
 	limited    time.Time     // when the first name that waits for it may be written; zero: none waits
 	pastWrites map[string]*state.Writes
 	released   []string        // names whose claim is released
+	left       []state.Orphan  // names that were let go at the destination
 	adopted    map[string]bool // names whose adoption is decided; folded
 	changed    bool            // something was written or deleted
 }
@@ -107,10 +108,14 @@ func (s *Syncer) recordSteps(ctx context.Context, t *target, steps []step) (time
 		switch {
 		case st.Do == plan.Forget:
 			r.released = append(r.released, st.Name)
-			if st.deleted {
+			switch {
+			case st.deleted:
 				did["deleted"]++
 				over += st.overwritten()
-			} else if st.Owned {
+			case st.LeavesChange:
+				did["left as changed by another client"]++
+				r.left = append(r.left, state.Orphan{Name: st.Name, Mount: t.assoc.MountPath, Secret: t.key.Secret, At: now.UTC(), Changed: true})
+			case st.Owned:
 				did["left"]++
 			}
 			continue
@@ -210,7 +215,7 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 		}
 		s.Counts.Failed.Add(1)
 	}
-	left, err := s.letGo(ctx, t, &l, &r)
+	err := s.recordLeft(ctx, t, &l, &r)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -220,7 +225,8 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 	}
 	over := t.assoc.IsEnding() && len(r.items) == 0
 	gone := over || right && t.secretGone() && !slices.ContainsFunc(r.items, t.isNeeded)
-	redeploy := r.changed && redeploysBy(t.dest.Config) != ""
+	redeploy := r.changed && destination.RedeploysBy(t.dest.Config) != ""
+	s.commits.Wait(ctx)
 	l.StoredAt, err = t.update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
 		if redeploy {
 			if err := t.dest.NeedRedeploy(ctx, tx, t.assoc.Owner, now); err != nil {
@@ -232,11 +238,11 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 				return err
 			}
 		}
+		if err := state.AddOrphans(ctx, tx, &t.dest.Destination, r.left); err != nil {
+			return err
+		}
 		switch {
 		case over:
-			if err := state.AddOrphans(ctx, tx, &t.dest.Destination, left); err != nil {
-				return err
-			}
 			tx.Delete(t.linkKey())
 			return s.dropIfLast(ctx, tx, t)
 		case gone:
@@ -250,7 +256,7 @@ func (s *Syncer) recordResult(ctx context.Context, t *target, r result) (time.Ti
 		return time.Time{}, err
 	}
 	if redeploy {
-		s.Redeploys.Push(t.dest.Key(), now.Add(RedeployInterval), false, nil)
+		s.Redeploys.Push(t.dest.Key(), now.Add(workqueue.RedeployInterval), false, nil)
 	}
 	s.Notices.Synced(&t.assoc, t.link.Outcome, r.Outcome)
 	s.WakeWaiters(free...)

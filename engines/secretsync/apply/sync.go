@@ -153,6 +153,7 @@ func (s *Syncer) syncJob(ctx context.Context, key state.LinkID, refresh bool) {
 // the destination even if the sync state is up to date. Failures of the destination or its configuration are recorded in the link; an
 // error is one of the store.
 func (s *Syncer) syncLink(ctx context.Context, key state.LinkID, refresh bool) (again time.Time, err error) {
+	defer s.commits.Begin()()
 	t, err := s.load(ctx, key)
 	if err != nil {
 		return time.Time{}, err
@@ -219,30 +220,27 @@ func (s *Syncer) applySteps(ctx context.Context, t *target, dest destination.Des
 	if err := s.checkCapacity(ctx, t, steps); err != nil {
 		return err
 	}
-	for part := range slices.Chunk(steps[:n], batchSize) {
-		if err := s.applyBatch(ctx, t, dest, steps, part); err != nil {
-			return err
-		}
-	}
-	for part := range slices.Chunk(steps[n:], batchSize) {
-		if err := s.applyBatch(ctx, t, dest, steps, part); err != nil {
-			return err
+	for _, some := range [][]step{steps[:n], steps[n:]} {
+		for part := range slices.Chunk(some, workqueue.NamesAtOnce(s.Pool.RateOf(&t.dest.Destination))) {
+			if err := s.applyBatch(ctx, t, dest, steps, part); err != nil {
+				return err
+			}
+			ctx = workqueue.Further(ctx)
 		}
 	}
 	return nil
 }
 
-// batchSize is the number of names whose intents are stored at once. It bounds the age of an intent at the time of its write.
-const batchSize = 20
-
 // applyBatch decides, prepares and applies some of the steps.
 func (s *Syncer) applyBatch(ctx context.Context, t *target, dest destination.Destination, all, part []step) error {
+	calls := ctx
 	for i := range part {
 		st := &part[i]
-		if err := s.decideStep(ctx, t, dest, st); err != nil {
+		if err := s.decideStep(calls, t, dest, st); err != nil {
 			st.fail(err)
 			continue
 		}
+		calls = workqueue.Further(ctx)
 		if st.Do == plan.Delete {
 			s.canDelete(ctx, t, dest, all, st)
 		}
@@ -253,8 +251,12 @@ func (s *Syncer) applyBatch(ctx context.Context, t *target, dest destination.Des
 	if err := s.prepare(ctx, t, all, part); err != nil {
 		return err
 	}
+	calls = ctx
 	for i := range part {
-		s.applyStep(ctx, t, dest, &part[i])
+		changes := part[i].writes() || part[i].Do == plan.Delete
+		if s.applyStep(calls, t, dest, &part[i]); changes {
+			calls = workqueue.Further(ctx)
+		}
 	}
 	return ctx.Err()
 }
@@ -270,6 +272,7 @@ func (s *Syncer) isPaused(ctx context.Context, t *target) (bool, error) {
 
 // prepare claims names and stores intents. Steps whose name belongs to another association become conflicts.
 func (s *Syncer) prepare(ctx context.Context, t *target, all, part []step) error {
+	s.commits.Wait(ctx)
 	place, writes, unchanged := t.dest.Location, false, false
 	decided := slices.Clone(part)
 	at, err := t.update(ctx, s.Host.Store(), func(tx *storage.Txn) error {

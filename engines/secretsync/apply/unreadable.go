@@ -10,11 +10,6 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-const (
-	CodeUnreadable  = "unreadable"
-	UnreadableCause = "a record of secret sync that this needs cannot be read: it was written by a newer version of the server, or is damaged. Nothing is changed; the log names the record"
-)
-
 // Unreadable reports whether an error is about a record that cannot be decoded. Each is logged once, without its content.
 func (s *Syncer) Unreadable(err error) bool {
 	e, ok := errors.AsType[*engines.UnreadableError](err)
@@ -40,12 +35,7 @@ func Survey[T any, P interface {
 	return left, err
 }
 
-// UnreadableLink stands for a link that cannot be read.
-func UnreadableLink(secret string) *state.Link {
-	return &state.Link{Secret: secret, Unreadable: true, Outcome: state.Outcome{Status: state.InternalError, Code: CodeUnreadable, Cause: UnreadableCause}}
-}
-
 // errUnreadable is the error of a name whose records cannot be read.
 func errUnreadable(err error) error {
-	return &destination.Error{Class: destination.Internal, Code: CodeUnreadable, Text: UnreadableCause, Err: err}
+	return &destination.Error{Class: destination.Internal, Code: state.CodeUnreadable, Text: state.UnreadableCause, Err: err}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/base32"
 	"encoding/binary"
 	"fmt"
-	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -41,11 +40,11 @@ type Account struct {
 }
 
 var (
-	keyPattern      = regexp.MustCompile(`^\w{1,128}$`)
-	RegionPattern   = regexp.MustCompile(`^([a-z]{1,16}-){2,4}[0-9]{1,2}$`)
-	rolePattern     = regexp.MustCompile(`^arn:aws[a-z-]{0,20}:iam::([0-9]{12}):role/[\w+=,.@/-]{1,576}$`)
-	externalPattern = regexp.MustCompile(`^[\w+=,.@:/-]{2,}$`)
-	kmsPattern      = regexp.MustCompile(`^(alias/[\w/-]{1,250}|[A-Za-z0-9-]{1,256}|arn:aws[a-z-]{0,20}:kms:([a-z0-9-]{1,40}):[0-9]{12}:(key/[A-Za-z0-9-]{1,256}|alias/[\w/-]{1,250}))$`)
+	keyPattern      = engines.Pattern(`^\w{1,128}$`)
+	RegionPattern   = engines.Pattern(`^([a-z]{1,16}-){2,4}[0-9]{1,2}$`)
+	rolePattern     = engines.Pattern(`^arn:aws[a-z-]{0,20}:iam::([0-9]{12}):role/[\w+=,.@/-]{1,576}$`)
+	externalPattern = engines.Pattern(`^[\w+=,.@:/-]{2,}$`)
+	kmsPattern      = engines.Pattern(`^(alias/[\w/-]{1,250}|[A-Za-z0-9-]{1,256}|arn:aws[a-z-]{0,20}:kms:([a-z0-9-]{1,40}):[0-9]{12}:(key/[A-Za-z0-9-]{1,256}|alias/[\w/-]{1,250}))$`)
 )
 
 // Check returns what is wrong with the fields. It also puts them into their usual form.
@@ -65,17 +64,17 @@ func (c *Account) Check() (problems []string) {
 			problems = append(problems, "external_id: a role that is assumed with an identity token asks for none: leave it out")
 		}
 	}
-	if c.Region != "" && !RegionPattern.MatchString(c.Region) {
+	if c.Region != "" && !RegionPattern().MatchString(c.Region) {
 		problems = append(problems, "region: must be the code of a region, such as us-east-1")
 	}
-	if c.RoleARN != "" && !rolePattern.MatchString(c.RoleARN) {
+	if c.RoleARN != "" && !rolePattern().MatchString(c.RoleARN) {
 		problems = append(problems, "role_arn: must be the ARN of a role, such as arn:aws:iam::123456789012:role/name")
 	}
 	switch {
 	case c.ExternalID == "":
 	case c.RoleARN == "":
 		problems = append(problems, "external_id: is for a role: give role_arn, too, or leave it out")
-	case !externalPattern.MatchString(c.ExternalID) || len(c.ExternalID) > maxExternalID:
+	case !externalPattern().MatchString(c.ExternalID) || len(c.ExternalID) > maxExternalID:
 		problems = append(problems, "external_id: must have 2 to 1224 letters, digits and _ + = , . @ : / -")
 	}
 	return problems
@@ -91,7 +90,7 @@ func (c *Account) checkKeys() (problems []string) {
 		switch {
 		case strings.HasPrefix(value, "@"):
 			problems = append(problems, field.name+": @ and the name of a file is expanded by the command line only: send what is in the file")
-		case field.name == "access_key_id" && value != "" && !keyPattern.MatchString(value):
+		case field.name == "access_key_id" && value != "" && !keyPattern().MatchString(value):
 			problems = append(problems, field.name+": must have only letters, digits and _, at most 128")
 		case len(value) > 512 || strings.ContainsFunc(value, func(r rune) bool { return r <= ' ' || r > '~' }):
 			problems = append(problems, field.name+": must have only letters, digits and signs, without spaces or line breaks, at most 512")
@@ -110,7 +109,7 @@ func (c *Account) checkKeys() (problems []string) {
 
 // CheckKMS checks a key in a region, "" if that is not known yet.
 func CheckKMS(field, key, regionField, region string) []string {
-	m := kmsPattern.FindStringSubmatch(key)
+	m := kmsPattern().FindStringSubmatch(key)
 	switch {
 	case m == nil:
 		return []string{field + ": must be the ARN of a key or of an alias, the id of a key, or alias/name"}
@@ -124,7 +123,7 @@ func CheckKMS(field, key, regionField, region string) []string {
 // environment is not known here and counts as a destination of its own.
 func (c *Account) Location(kind string) string {
 	account, region := "", c.Region
-	if m := rolePattern.FindStringSubmatch(c.RoleARN); m != nil {
+	if m := rolePattern().FindStringSubmatch(c.RoleARN); m != nil {
 		account = m[1]
 	} else {
 		account = accountOf(c.AccessKeyID.Reveal())

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"github.com/aws/smithy-go"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
@@ -293,15 +293,15 @@ func reason(message string) string {
 }
 
 var (
-	ids  = regexp.MustCompile(`\bA[A-Z]{3}[A-Z0-9]{12,}\b`) // of keys, and of users and roles
-	long = regexp.MustCompile(`[A-Za-z0-9+/=]{40,}`)        // keys, tokens, signatures
+	ids  = engines.Pattern(`\bA[A-Z]{3}[A-Z0-9]{12,}\b`) // of keys, and of users and roles
+	long = engines.Pattern(`[A-Za-z0-9+/=]{40,}`)        // keys, tokens, signatures
 )
 
 // Cleaned takes out of the provider's words what looks like a credential, and cuts them.
 func Cleaned(message string) string {
 	message, _, _ = strings.Cut(message, "\n")
-	message = ids.ReplaceAllString(message, hidden)
-	message = long.ReplaceAllString(message, hidden)
+	message = ids().ReplaceAllString(message, hidden)
+	message = long().ReplaceAllString(message, hidden)
 	message = strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r

@@ -96,7 +96,7 @@ func (s *Session) Close() error {
 
 // ClockCheck compares the clock of the last response with this server's.
 func (s *Session) ClockCheck() destination.Check {
-	skew := time.Duration(s.HTTPClient.skew.Load()).Abs().Round(time.Second)
+	skew := s.HTTPClient.skew().Abs().Round(time.Second)
 	c := destination.Check{Name: "clock", OK: skew <= maxSkew, Text: "it agrees with that of AWS"}
 	if !c.OK {
 		c.Text = fmt.Sprintf("the server's clock is off by %v: AWS rejects signatures that are 5 minutes old or young; set it right", skew)
@@ -127,7 +127,7 @@ func regionOf(configured string, getenv func(string) string) (string, error) {
 		if region == "" {
 			continue
 		}
-		if !RegionPattern.MatchString(region) {
+		if !RegionPattern().MatchString(region) {
 			return "", Client(destination.BadRequest, source.name+": must be the code of a region, such as us-east-1")
 		}
 		return region, nil
@@ -180,7 +180,7 @@ func (s *Session) static(id, secret, token string) sdk.CredentialsProvider {
 			s.secrets = append(s.secrets, text)
 		}
 	}
-	if !keyPattern.MatchString(id) || strings.ContainsFunc(secret+token, func(r rune) bool { return r <= ' ' || r > '~' }) {
+	if !keyPattern().MatchString(id) || strings.ContainsFunc(secret+token, func(r rune) bool { return r <= ' ' || r > '~' }) {
 		return sdk.CredentialsProviderFunc(func(context.Context) (sdk.Credentials, error) {
 			return sdk.Credentials{}, Client(destination.Denied, "the credentials of the server's environment are malformed")
 		})
@@ -256,8 +256,27 @@ func clientOf(given *http.Client) *http.Client {
 // Wire is what the SDK sends requests with.
 type Wire struct {
 	client  *http.Client
-	telling bool         // every success has a response that the SDK reads
-	skew    atomic.Int64 // of the other clock, in nanoseconds, as of the last answer
+	telling bool // every success has a response that the SDK reads
+	last    atomic.Pointer[response]
+}
+
+// response is when a response came, by the provider's clock and by this server's.
+type response struct {
+	date string
+	at   time.Time
+}
+
+// skew returns how far the provider's clock was ahead at the last response.
+func (w *Wire) skew() time.Duration {
+	last := w.last.Load()
+	if last == nil {
+		return 0
+	}
+	at, err := http.ParseTime(last.date)
+	if err != nil {
+		return 0
+	}
+	return at.Sub(last.at)
 }
 
 // Do implements the SDK's HTTPClient. The SDK closes what it sends as soon as there are headers of a response; if the
@@ -281,9 +300,7 @@ func (w *Wire) Do(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	if at, err := http.ParseTime(answer.Header.Get("Date")); err == nil {
-		w.skew.Store(int64(time.Until(at)))
-	}
+	w.last.Store(&response{answer.Header.Get("Date"), time.Now()})
 	known := answer.Header.Get("X-Amzn-Requestid") != "" || strings.HasPrefix(answer.Header.Get("Content-Type"), "application/x-amz-json")
 	if answer.StatusCode < http.StatusMultipleChoices && !known && !w.telling {
 		_ = answer.Body.Close()

@@ -51,7 +51,7 @@ func (c *Config) checkReplicas() (problems []string) {
 		region, key := strings.ToLower(strings.TrimSpace(given)), strings.TrimSpace(c.ReplicaRegions[given])
 		_, twice := usual[region]
 		switch {
-		case !cloud1.RegionPattern.MatchString(region):
+		case !cloud1.RegionPattern().MatchString(region):
 			problems = append(problems, fmt.Sprintf("replica_regions: %q is not the code of a region, such as us-east-1", given))
 		case twice:
 			problems = append(problems, "replica_regions: has "+region+" twice")

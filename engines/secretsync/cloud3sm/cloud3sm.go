@@ -10,10 +10,10 @@ package cloud3sm
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
@@ -77,8 +77,8 @@ func checkName(name string) string {
 // that stands beside it: a letter that is not upper-case first, then such letters, digits, "_" and "-". The length is counted
 // apart: an expression that repeats such classes 62 times takes 8 MB, in every process.
 var (
-	labelKey   = regexp.MustCompile(`^[\p{Ll}\p{Lo}][\p{Ll}\p{Lo}\p{N}_-]*$`)
-	labelValue = regexp.MustCompile(`^[\p{Ll}\p{Lo}\p{N}_-]*$`)
+	labelKey   = engines.Pattern(`^[\p{Ll}\p{Lo}][\p{Ll}\p{Lo}\p{N}_-]*$`)
+	labelValue = engines.Pattern(`^[\p{Ll}\p{Lo}\p{N}_-]*$`)
 )
 
 const maxLabel, maxLabelBytes = 63, 128
@@ -89,9 +89,9 @@ func badLabel(text string) bool {
 
 func checkTag(key, value string) string {
 	switch {
-	case !labelKey.MatchString(key) || badLabel(key):
+	case !labelKey().MatchString(key) || badLabel(key):
 		return `a key must be 1 to 63 lower-case letters, digits, "_" and "-", and begin with a letter (labels of the vendor)`
-	case !labelValue.MatchString(value) || badLabel(value):
+	case !labelValue().MatchString(value) || badLabel(value):
 		return `a value must be at most 63 lower-case letters, digits, "_" and "-" (labels of the vendor)`
 	}
 	return ""

@@ -2,7 +2,6 @@ package cloud3sm
 
 import (
 	"cmp"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -29,7 +28,7 @@ type Config struct {
 	GlobalKMSKey   string             `json:"global_kms_key" max:"1024" help:"kms_key_id, as older clients give it"`
 }
 
-var location = regexp.MustCompile(`^[a-z][a-z0-9-]{1,62}$`)
+var location = engines.Pattern(`^[a-z][a-z0-9-]{1,62}$`)
 
 // Check implements destination.Config.
 func (c *Config) Check() (problems []string) {

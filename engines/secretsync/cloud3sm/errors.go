@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -13,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/cloud3sm/access"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
@@ -115,14 +115,14 @@ func (f failure) answer() *destination.Error {
 	return e
 }
 
-var reasonText = regexp.MustCompile(`^[A-Z][A-Z0-9_]{1,62}$`)
+var reasonText = engines.Pattern(`^[A-Z][A-Z0-9_]{1,62}$`)
 
 // details returns what is in an error beside code and message.
 func (f failure) details() (reason string, after time.Duration) {
 	for _, d := range status.Convert(f.err).Details() {
 		switch d := d.(type) {
 		case *errdetails.ErrorInfo:
-			if reasonText.MatchString(d.Reason) {
+			if reasonText().MatchString(d.Reason) {
 				reason = d.Reason
 			}
 		case *errdetails.RetryInfo:

@@ -3,7 +3,6 @@ package cloud3sm
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -18,7 +17,7 @@ type replication struct {
 	key     string            // if the vendor chooses; "" for the vendor's own
 }
 
-var kmsKey = regexp.MustCompile(`^projects/[a-z0-9.:-]{6,63}/locations/([a-z0-9-]{1,63})/keyRings/[A-Za-z0-9_-]{1,63}/cryptoKeys/[A-Za-z0-9_-]{1,63}$`)
+var kmsKey = engines.Pattern(`^projects/[a-z0-9.:-]{6,63}/locations/([a-z0-9-]{1,63})/keyRings/[A-Za-z0-9_-]{1,63}/cryptoKeys/[A-Za-z0-9_-]{1,63}$`)
 
 // usual puts locations and keys into their usual form.
 func usual(keys engines.StringMap) engines.StringMap {
@@ -52,13 +51,13 @@ func (c *Config) checkReplication() (problems []string) {
 		problems = append(problems, fmt.Sprintf("field %q: ", field)+fmt.Sprintf(format, args...))
 	}
 	for _, where := range c.Locations {
-		if !location.MatchString(where) {
+		if !location().MatchString(where) {
 			add("replication_locations", "%q is not a location, as \"europe-west1\" is one", where)
 		}
 	}
 	keys := func(field string, all engines.StringMap) {
 		for _, where := range slices.Sorted(maps.Keys(all)) {
-			if !location.MatchString(where) {
+			if !location().MatchString(where) {
 				add(field, "%q is not a location, as \"europe-west1\" is one", where)
 			} else if all[where] != "" {
 				problems = append(problems, checkKey(field, all[where], where)...)
@@ -95,7 +94,7 @@ func (c *Config) checkReplication() (problems []string) {
 
 // checkKey checks a key: the vendor wants it where it is used.
 func checkKey(field, key, where string) []string {
-	switch m := kmsKey.FindStringSubmatch(key); {
+	switch m := kmsKey().FindStringSubmatch(key); {
 	case m == nil:
 		return []string{fmt.Sprintf("field %q: must be a key of Cloud KMS: projects/PROJECT/locations/%s/keyRings/RING/cryptoKeys/KEY", field, where)}
 	case m[1] != where:

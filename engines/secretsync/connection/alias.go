@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 )
@@ -46,23 +47,24 @@ func (p *Pool) AllTypeNames() (names []string) {
 	return names
 }
 
-// Synonym is engines.Router.Synonym of the paths below sys/: the other name of the type in a path. Policies speak of it also if requests
-// may not.
-func (p *Pool) Synonym(path string) (before, other, after string) {
-	before = "sync/destinations/"
+// Synonym is engines.Router.Synonym of the paths below sys/, for the name of the type in a path. Policies and quotas speak of vendors' names
+// also if requests may not.
+func (p *Pool) Synonym(path string) (other, neutral string) {
+	const before = "sync/destinations/"
 	rest, ok := strings.CutPrefix(path, before)
-	if !ok {
-		return "", "", ""
-	}
 	name, _, _ := strings.Cut(rest, "/")
+	if !ok || name == "" {
+		return "", ""
+	}
+	after := rest[len(name):]
 	for _, kind := range p.Types {
 		switch {
-		case name == "" || kind.Alias == "":
+		case kind.Alias == "":
 		case name == kind.Name:
-			return before, kind.Alias, rest[len(name):]
+			return before + kind.Alias + after, before + engines.Unnamed + after
 		case name == kind.Alias:
-			return before, kind.Name, rest[len(name):]
+			return before + kind.Name + after, before + engines.Unnamed + after
 		}
 	}
-	return "", "", ""
+	return "", ""
 }

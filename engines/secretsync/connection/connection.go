@@ -175,6 +175,15 @@ func (p *Pool) ConfigOf(d *state.Destination) (destination.Config, error) {
 	return c, nil
 }
 
+// RedeploysBy returns what redeploys a destination, "" if nothing does.
+func (p *Pool) RedeploysBy(d *state.Destination) string {
+	c, err := p.ConfigOf(d)
+	if err != nil {
+		return ""
+	}
+	return destination.RedeploysBy(c)
+}
+
 // Location returns where the names of a destination are, as its vendor identifies it. The address by which the operator has the vendor
 // reached is not a part of it: all destinations of a type use the same one, and claims survive a new address. If the address leads to
 // another installation with locations of the same name, claims keep names apart that need not be, but nothing is overwritten: the

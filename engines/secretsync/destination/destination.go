@@ -85,6 +85,14 @@ type Redeployable interface {
 	Redeploys() string
 }
 
+// RedeploysBy returns what redeploys the programs of a destination, "" if nothing does.
+func RedeploysBy(c Config) string {
+	if r, ok := c.(Redeployable); ok {
+		return r.Redeploys()
+	}
+	return ""
+}
+
 // Redeployer is a Destination of a Redeployable.
 type Redeployer interface {
 	// Redeploy has the programs be redeployed, once. An error with Unknown may have done it.

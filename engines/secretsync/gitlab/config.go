@@ -1,7 +1,6 @@
 package gitlab
 
 import (
-	"regexp"
 	"strings"
 
 	"github.com/coffer-project/coffer/engines"
@@ -25,8 +24,8 @@ type Config struct {
 }
 
 var (
-	legalID    = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$`)
-	legalScope = regexp.MustCompile(`^[A-Za-z0-9_/${}. *-]{1,255}$`)
+	legalID    = engines.Pattern(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$`)
+	legalScope = engines.Pattern(`^[A-Za-z0-9_/${}. *-]{1,255}$`)
 )
 
 // Check implements destination.Config.
@@ -46,9 +45,9 @@ func (c *Config) Check() (problems []string) {
 	switch {
 	case (c.ProjectID == "") == (c.GroupID == ""):
 		problems = append(problems, "project_id or group_id must be given, and not both")
-	case c.ProjectID != "" && !legalID.MatchString(c.ProjectID):
+	case c.ProjectID != "" && !legalID().MatchString(c.ProjectID):
 		problems = append(problems, "project_id must be the number or the path of a project, without an address")
-	case c.GroupID != "" && !legalID.MatchString(c.GroupID):
+	case c.GroupID != "" && !legalID().MatchString(c.GroupID):
 		problems = append(problems, "group_id must be the number or the path of a group, without an address")
 	}
 	if c.BaseURL != "" {
@@ -56,7 +55,7 @@ func (c *Config) Check() (problems []string) {
 			problems = append(problems, "base_url "+p)
 		}
 	}
-	if !legalScope.MatchString(c.Scope) {
+	if !legalScope().MatchString(c.Scope) {
 		problems = append(problems, "environment_scope must be letters, digits, blanks and any of -_/${}.*")
 	}
 	return problems

@@ -12,12 +12,12 @@ import (
 	"fmt"
 	"iter"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
@@ -49,10 +49,10 @@ func description(tag string) string {
 	return "Synced by Coffer: do not edit it here. [coffer:" + tag + "]"
 }
 
-var tagPattern = regexp.MustCompile(`\[coffer:([A-Za-z0-9-]{1,80})\]$`)
+var tagPattern = engines.Pattern(`\[coffer:([A-Za-z0-9-]{1,80})\]$`)
 
 func tagOf(description string) string {
-	if m := tagPattern.FindStringSubmatch(description); m != nil {
+	if m := tagPattern().FindStringSubmatch(description); m != nil {
 		return m[1]
 	}
 	return ""
@@ -107,7 +107,7 @@ func (d *dest) List(ctx context.Context) iter.Seq2[destination.Found, error] {
 }
 
 // maskable is what GitLab masks where values are expanded.
-var maskable = regexp.MustCompile(`^[a-zA-Z0-9_+=/@:.~-]{8,}$`)
+var maskable = engines.Pattern(`^[a-zA-Z0-9_+=/@:.~-]{8,}$`)
 
 // check returns why an item cannot be a variable.
 func (d *dest) check(it destination.Item) error {
@@ -120,7 +120,7 @@ func (d *dest) check(it destination.Item) error {
 		return reject(destination.TooLarge, fmt.Sprintf("the value has %d bytes, a variable has at most %d", len(it.Value), maxValue))
 	case !utf8.Valid(it.Value) || bytes.IndexByte(it.Value, 0) >= 0:
 		return reject(destination.BadRequest, "the value is not text in UTF-8 without NUL, which variables are")
-	case d.config.Masked && !d.config.Raw && !maskable.Match(it.Value):
+	case d.config.Masked && !d.config.Raw && !maskable().Match(it.Value):
 		return reject(destination.BadRequest, "the value cannot be masked, since with raw=false it may only have letters, digits and any of _+=/@:.~-, and at least 8 of them: set raw=true, or masked=false")
 	case d.config.Masked && !masked:
 		return reject(destination.BadRequest, "the value cannot be masked: "+maskRule)

@@ -8,8 +8,7 @@
 package gitlab
 
 import (
-	"regexp"
-
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
@@ -52,14 +51,14 @@ func normalise(name string) string {
 	return string(out)
 }
 
-var legalName = regexp.MustCompile(`^[A-Za-z0-9_]+$`)
+var legalName = engines.Pattern(`^[A-Za-z0-9_]+$`)
 
 func checkName(name string) string {
 	problem := destination.NameLength(name, maxName)
 	switch {
 	case problem != "":
 		return problem
-	case !legalName.MatchString(name):
+	case !legalName().MatchString(name):
 		return "names of variables are letters, digits and underscores"
 	}
 	return ""

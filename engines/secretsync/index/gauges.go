@@ -147,7 +147,10 @@ func (g *Gauges) SetLink(key state.LinkID, mount string, l *state.Link) {
 			drifted++
 		}
 	}
-	status := max(slices.Index(statuses[:], l.Status), 0)
+	status := slices.Index(statuses[:], l.Status)
+	if status < 0 { // nothing came of it yet
+		status = slices.Index(statuses[:], state.Pending)
+	}
 	g.links[g.hash(key)] = linkGauge{l.StoredAt, g.round, of, uint16(min(drifted, math.MaxUint16)), uint8(status)} //nolint:gosec // it is bounded
 	g.counts[of].byStatus[status]++
 	g.counts[of].drifted += min(drifted, math.MaxUint16)
@@ -206,12 +209,18 @@ func (g *Gauges) RemoveAssociation(id string) {
 	}
 }
 
-// IsUnsynced reports whether the last attempt of a link has failed.
-func (g *Gauges) IsUnsynced(key state.LinkID) bool {
+// Status returns the stored status of a link; "": it is not known.
+func (g *Gauges) Status(key state.LinkID) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	_, ok := g.unsynced[key]
-	return ok
+	if g.links == nil {
+		return ""
+	}
+	l, ok := g.links[g.hash(key)]
+	if !ok {
+		return ""
+	}
+	return statuses[l.status]
 }
 
 // Destination is what the gauges say of a destination.

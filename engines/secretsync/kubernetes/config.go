@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"crypto/x509"
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/coffer-project/coffer/engines"
@@ -22,8 +21,8 @@ type Config struct {
 }
 
 var (
-	legalNamespace = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
-	legalType      = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]*$`)
+	legalNamespace = engines.Pattern(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+	legalType      = engines.Pattern(`^[A-Za-z0-9][A-Za-z0-9._/-]*$`)
 )
 
 // Check implements destination.Config.
@@ -45,12 +44,12 @@ func (c *Config) Check() (problems []string) {
 	switch {
 	case c.Namespace == "":
 		problems = append(problems, "namespace must be given")
-	case !legalNamespace.MatchString(c.Namespace):
+	case !legalNamespace().MatchString(c.Namespace):
 		problems = append(problems, "namespace must be lower-case letters, digits and \"-\", at most 63")
 	}
 	switch {
 	case c.SecretType == "":
-	case !legalType.MatchString(c.SecretType):
+	case !legalType().MatchString(c.SecretType):
 		problems = append(problems, "secret_type must be the type of a Secret, such as Opaque or kubernetes.io/tls")
 	case c.SecretType == "kubernetes.io/service-account-token":
 		problems = append(problems, "secret_type must not be kubernetes.io/service-account-token: the cluster fills such Secrets itself")

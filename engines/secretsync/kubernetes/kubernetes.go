@@ -10,9 +10,9 @@ package kubernetes
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
@@ -71,22 +71,22 @@ func normalise(name string) string {
 	return text
 }
 
-var subdomain = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+var subdomain = engines.Pattern(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 
 func checkName(name string) string {
 	problem := destination.NameLength(name, maxName)
 	switch {
 	case problem != "":
 		return problem
-	case !subdomain.MatchString(name):
+	case !subdomain().MatchString(name):
 		return "names of Secrets are lower-case letters, digits, \"-\" and \".\", and begin and end with a letter or a digit"
 	}
 	return ""
 }
 
 var (
-	labelName  = regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
-	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$`)
+	labelName  = engines.Pattern(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+	labelValue = engines.Pattern(`^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$`)
 )
 
 // checkLabel checks a tag, which becomes a label.
@@ -98,9 +98,9 @@ func checkLabel(key, value string) string {
 	switch {
 	case key == labelManagedBy:
 		return key + " is set by secret sync"
-	case len(prefix) > maxName || !subdomain.MatchString(prefix) || !labelName.MatchString(name):
+	case len(prefix) > maxName || !subdomain().MatchString(prefix) || !labelName().MatchString(name):
 		return fmt.Sprintf("%q is not the key of a label", key)
-	case !labelValue.MatchString(value):
+	case !labelValue().MatchString(value):
 		return fmt.Sprintf("the value of %q is not that of a label: at most 63 letters, digits, \"-\", \"_\" and \".\"", key)
 	}
 	return ""

@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"unicode/utf8"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
@@ -78,7 +78,7 @@ func (m *metadata) complete(name string) bool {
 	return m.UID != "" && m.ResourceVersion != "" && m.Name == name
 }
 
-var legalKey = regexp.MustCompile(`^[-._A-Za-z0-9]{1,253}$`)
+var legalKey = engines.Pattern(`^[-._A-Za-z0-9]{1,253}$`)
 
 // lay returns the data keys of an item, and their layout.
 func lay(it destination.Item) (data map[string][]byte, layout string, err error) {
@@ -92,7 +92,7 @@ func lay(it destination.Item) (data map[string][]byte, layout string, err error)
 	data = map[string][]byte{}
 	total := 0
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		if !legalKey.MatchString(key) || key == "." || key == ".." {
+		if !legalKey().MatchString(key) || key == "." || key == ".." {
 			return nil, "", invalid(fmt.Sprintf("%.60q cannot be a data key of a Secret: those are letters, digits, \"-\", \"_\" and \".\", at most 253; exclude the key, or give it another name", key))
 		}
 		var text string

@@ -2,8 +2,8 @@
 // or closed, a drift check has found changes, secrets are in conflict or cannot be synced.
 //
 // Batches collects what happens, by destination, and Sender sends each destination's once a minute at most. What is sent has no value, and
-// no name of a secret: like the audit log it names the destination only. It is kept in memory: a node that stops sends no more, and the
-// next active node reports what happens from then on. Start reading at Sender.Run.
+// no name of a secret: like the audit log it names the destination only. It is kept in memory: a node that stops sends no more. What the
+// sync state of secrets says, the next active node reports again if it is recent. Start reading at Sender.Start.
 package notify
 
 import (
@@ -80,6 +80,16 @@ func (b *Batches) Synced(a *state.Association, before, now state.Outcome) {
 		return
 	}
 	b.add(subject{a.NS, a.Type + "/" + a.Name}, e)
+}
+
+// unsentWindow is how long an earlier active node may have had no time to send an event.
+const unsentWindow = 10 * time.Minute
+
+// Found adds what a new active node finds of a link: the event of its last outcome, if the node before may not have sent that.
+func (b *Batches) Found(a *state.Association, l *state.Link) {
+	if time.Since(l.UpdatedAt) < unsentWindow {
+		b.Synced(a, state.Outcome{}, l.Outcome)
+	}
 }
 
 func (b *Batches) add(p subject, e event) {

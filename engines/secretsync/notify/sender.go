@@ -68,8 +68,8 @@ type body struct {
 	Events      []event   `json:"events"`
 }
 
-// Run sends what is collected until ctx ends. The active node calls it.
-func (s *Sender) Run(ctx context.Context) {
+// Start has events collected, and returns what sends them until ctx ends. The active node calls it.
+func (s *Sender) Start() (run func(ctx context.Context)) {
 	wake := make(chan struct{}, 1)
 	s.Batches.start(func() {
 		select {
@@ -77,8 +77,12 @@ func (s *Sender) Run(ctx context.Context) {
 		default:
 		}
 	})
-	defer s.Batches.stop()
 	s.messages, s.failures, s.resumeAt = map[subject]*message{}, 0, time.Time{}
+	return func(ctx context.Context) { s.run(ctx, wake) }
+}
+
+func (s *Sender) run(ctx context.Context, wake <-chan struct{}) {
+	defer s.Batches.stop()
 	for {
 		next := s.sendDue(ctx)
 		var timer <-chan time.Time // never, without next

@@ -78,7 +78,8 @@ func inBubble(t *testing.T, test func(b *Batches, r *receiver, c *state.Config, 
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { defer close(done); s.Run(ctx) }()
+		run := s.Start()
+		go func() { defer close(done); run(ctx) }()
 		synctest.Wait()
 		test(s.Batches, r, c, w)
 		cancel()

@@ -37,6 +37,8 @@ type Action struct {
 	OwnedThere bool
 	// Overwrites says that the action ends a change that another client has made to an owned name.
 	Overwrites bool
+	// LeavesChange says that secret sync lets go of the name because another client has changed it since it was last written.
+	LeavesChange bool
 }
 
 // Desired is the desired value of a name; nil: none.
@@ -229,12 +231,13 @@ func (v *View) DecideRemoval() Action {
 		return Action{Do: Forget, Reason: "is not there any more"}
 	}
 	if ours, why := v.isOwned(); !ours {
-		return Action{Do: Forget, Reason: "stays at the destination: it " + why}
+		// Without an ownership tag, another client need not own what it has changed.
+		return Action{Do: Forget, Reason: "stays at the destination: it " + why, LeavesChange: !v.HasOwnerTags && v.LastApplied.Owned}
 	}
 	changed := v.isChanged()
 	switch {
 	case changed && v.KeepChanges && v.Ending:
-		return Action{Do: Forget, Reason: "stays at the destination: it was changed by another client"}
+		return Action{Do: Forget, Reason: "stays at the destination: it was changed by another client", LeavesChange: true}
 	case changed && v.KeepChanges:
 		return Action{Do: Retain, Reason: "stays at the destination: it was changed by another client"}
 	}

@@ -24,6 +24,10 @@ func (s *Reconciler) CompleteAssociation(d *state.Destination, a state.Associati
 	if given == nil {
 		return &a, nil
 	}
+	if shapes := a.NewerShape(); shapes != "" && !s.Host.FormatsAgreed() {
+		return nil, engines.Invalid("%s: not every node of the cluster is known to run a version that has this, and others would ignore it: "+
+			"finish the upgrade (sys/storage/raft/autopilot/state shows the nodes), then repeat the request", shapes)
+	}
 	if had != nil {
 		a.KeepUnset(had, given)
 	}
@@ -48,6 +52,7 @@ func (s *Reconciler) PutAssociation(ctx context.Context, d *state.Destination, a
 	s.Capacity.SetLimit(config.QueueCapacity)
 	link := a.LinkID(a.Secret)
 	var whole *state.Association
+	var pending *state.Link
 	var now state.Destination
 	_, err = storage.Update(ctx, s.Host.Store(), func(tx *storage.Txn) error {
 		now = state.Destination{}
@@ -80,7 +85,7 @@ func (s *Reconciler) PutAssociation(ctx context.Context, d *state.Destination, a
 			}
 		}
 		if !a.Selector {
-			if err := s.putPending(ctx, tx, whole); err != nil {
+			if pending, err = s.putPending(ctx, tx, whole); err != nil {
 				return err
 			}
 		}
@@ -91,20 +96,23 @@ func (s *Reconciler) PutAssociation(ctx context.Context, d *state.Destination, a
 	}
 	if *a = *whole; !a.Selector {
 		s.Capacity.Add(link)
+		if pending != nil {
+			s.Gauges.SetLink(link, a.MountUUID, pending)
+		}
 	}
 	return &now, nil
 }
 
-// putPending stores a link for an association that has none.
-func (s *Reconciler) putPending(ctx context.Context, tx *storage.Txn, a *state.Association) error {
+// putPending stores a link for an association that has none, and returns it; nil: there is one.
+func (s *Reconciler) putPending(ctx context.Context, tx *storage.Txn, a *state.Association) (*state.Link, error) {
 	key := state.LinkKey(a.NS, a.Destination, a.ID, a.Secret)
 	var l state.Link
 	found, err := engines.GetRecord(ctx, tx, key, &l)
 	if found || err != nil {
-		return err
+		return nil, err
 	}
 	l = state.Link{Secret: a.Secret, Outcome: state.Outcome{Status: state.Pending}, UpdatedAt: a.UpdatedAt}
-	return engines.PutRecord(tx, key, &l)
+	return &l, engines.PutRecord(tx, key, &l)
 }
 
 // RemoveAssociation records that an association is to go, and returns it, nil if there is none. With retain its names stay.

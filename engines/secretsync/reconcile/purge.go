@@ -125,7 +125,7 @@ func (s *Reconciler) PurgeFailure(ctx context.Context, d *state.Destination) (ca
 	}
 	associations, err := apply.Survey(ctx, s.Syncer, state.Area(d.NS, "a/"+d.ID+"/"), func(storage.Key, *state.Association) bool { return true })
 	if links+associations > 0 {
-		cause = apply.UnreadableCause
+		cause = state.UnreadableCause
 	}
 	return cause, err
 }

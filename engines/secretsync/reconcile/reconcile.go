@@ -88,11 +88,15 @@ func (s *Reconciler) Changed(ch storage.Change) {
 		return
 	}
 	synced := s.Associations.Mounts()
-	for i := range ch.Entries {
-		key := ch.Entries[i].Key
-		area := key.Area()
-		if synced[area] || area == "sys" && (isSyncInput(key) || synced[mountUUIDOf(key)]) {
-			s.inbox.add(key)
+	for _, area := range ch.Areas {
+		if area != "sys" && !synced[area] {
+			continue
+		}
+		for i := range ch.Entries {
+			key := ch.Entries[i].Key
+			if key.Area() == area && (synced[area] || isSyncInput(key) || synced[mountUUIDOf(key)]) {
+				s.inbox.add(key)
+			}
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/engines/secretsync/apply"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 	"github.com/coffer-project/coffer/engines/secretsync/state"
 	"github.com/coffer-project/coffer/engines/secretsync/workqueue"
@@ -15,7 +14,7 @@ import (
 
 // QueueRedeploy queues the redeployment of a destination if one is due.
 func (s *Reconciler) QueueRedeploy(ctx context.Context, d *state.Destination) error {
-	if s.RedeploysBy(d) == "" || d.IsPaused() {
+	if s.Pool.RedeploysBy(d) == "" || d.IsPaused() {
 		return nil
 	}
 	var r state.Redeploy
@@ -32,7 +31,7 @@ func nextRedeploy(r *state.Redeploy, d *state.Destination) time.Time {
 	if r.DoneAt.After(at) {
 		at = r.DoneAt
 	}
-	at = at.Add(apply.RedeployInterval)
+	at = at.Add(workqueue.RedeployInterval)
 	if r.RetryAt.After(at) && !d.UpdatedAt.After(r.FailedAt) {
 		return r.RetryAt
 	}
@@ -48,7 +47,7 @@ func (s *Reconciler) redeployJob(ctx context.Context, key storage.Key, _ bool) {
 	err := s.RecoverPanic("redeploying a destination", func() (err error) { again, err = s.redeploy(ctx, key); return err })
 	if err != nil && ctx.Err() == nil && !s.Unreadable(err) {
 		s.Log.Warn("a destination could not be redeployed", "err", err)
-		again = time.Now().Add(apply.RedeployInterval)
+		again = time.Now().Add(workqueue.RedeployInterval)
 	}
 	if !again.IsZero() {
 		s.Redeploys.Push(key, again, false, nil)
@@ -63,7 +62,7 @@ func (s *Reconciler) redeploy(ctx context.Context, key storage.Key) (again time.
 	if err != nil || d.ID == "" {
 		return time.Time{}, err
 	}
-	what := s.RedeploysBy(&d)
+	what := s.Pool.RedeploysBy(&d)
 	if c, err := s.Config(ctx); what == "" || d.IsPaused() || err != nil || c.Disabled {
 		return time.Time{}, err // changing the destination or the configuration queues it again
 	}
@@ -128,7 +127,7 @@ func (s *Reconciler) recordRedeploy(ctx context.Context, d *state.Destination, f
 			r.ChangedAt = now
 		}
 		r.FailedAt, r.Outcome, r.Attempts = now, state.OutcomeOf(failed), r.Attempts+1
-		wait := engines.Backoff(apply.RedeployInterval, workqueue.LongestWait, r.Attempts)
+		wait := engines.Backoff(workqueue.RedeployInterval, workqueue.LongestWait, r.Attempts)
 		if e, ok := errors.AsType[*destination.Error](failed); ok {
 			wait = max(wait, min(e.RetryAfter, workqueue.LongestWait))
 		}
@@ -154,7 +153,7 @@ func (s *Reconciler) updateRedeploy(ctx context.Context, d *state.Destination, c
 func (s *Reconciler) DescribeRedeploy(ctx context.Context, d *state.Destination, out map[string]any) error {
 	var r state.Redeploy
 	found, err := engines.GetRecord(ctx, s.Host.Store(), d.RedeployKey(), &r)
-	configured := s.RedeploysBy(d) != ""
+	configured := s.Pool.RedeploysBy(d) != ""
 	if err != nil || !found && !configured {
 		return err
 	}

@@ -219,6 +219,9 @@ func (s *Reconciler) scanLink(ctx context.Context, d *connection.Known, a *state
 	}
 	now := time.Now()
 	if l != nil {
+		if s.Gauges.Status(a.LinkID(secret)) == "" {
+			s.Notices.Found(a, l)
+		}
 		s.UpdateCounters(a.LinkID(secret), a.MountUUID, l)
 	}
 	switch {
@@ -265,7 +268,7 @@ func (s *Reconciler) EachSecret(ctx context.Context, a *state.Association, m *en
 		if !s.Unreadable(err) {
 			return err
 		}
-		one(key, apply.UnreadableLink(strings.TrimPrefix(string(key), string(prefix))))
+		one(key, state.UnreadableLink(strings.TrimPrefix(string(key), string(prefix))))
 		return failed
 	})
 	if err := cmp.Or(err, failed); err != nil {

@@ -110,6 +110,19 @@ func (a *Association) Plan(r destination.Rules) *template.Plan {
 	}
 }
 
+// NewerShape names the setting of values that versions before the first generation of stored formats ignore; "": there is none.
+func (a *Association) NewerShape() string {
+	switch {
+	case a.ValueTemplate != "":
+		return `field "value_template"`
+	case len(a.Rename) > 0:
+		return `field "rename"`
+	case a.ValueFormat == template.Dotenv:
+		return `field "format": "dotenv"`
+	}
+	return ""
+}
+
 // KeepUnset copies the settings of the stored association that a request has not given.
 func (a *Association) KeepUnset(had *Association, given func(field string) bool) {
 	if !given("granularity") && had.OwnGranularity {

@@ -77,6 +77,17 @@ func (l *Link) setStoredAt(at storage.Index) { l.StoredAt = at }
 
 func (l *Link) RecordFormat() *int { return &l.Format }
 
+// The code and the cause of what needs a record that cannot be decoded.
+const (
+	CodeUnreadable  = "unreadable"
+	UnreadableCause = "a record of secret sync that this needs cannot be read: it was written by a newer version of the server, or is damaged. Nothing is changed; the log names the record"
+)
+
+// UnreadableLink stands for a link that cannot be decoded.
+func UnreadableLink(secret string) *Link {
+	return &Link{Secret: secret, Unreadable: true, Outcome: Outcome{Status: InternalError, Code: CodeUnreadable, Cause: UnreadableCause}}
+}
+
 // Attempt is one attempt that came to something.
 type Attempt struct {
 	At      time.Time `json:"at"`

@@ -8,8 +8,8 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// Orphans are the names that secret sync has let go at a destination, because they could not be removed in as many attempts as the
-// destination allows. They are kept until the destination is deleted.
+// Orphans are the names that secret sync has let go at a destination: they could not be removed in as many attempts as the destination
+// allows, or another client has changed them and the association has ended. They are kept until the destination is deleted.
 type Orphans struct {
 	Format int      `json:"format"`
 	Total  int      `json:"total"`
@@ -22,6 +22,8 @@ type Orphan struct {
 	Mount  string    `json:"mount"`
 	Secret string    `json:"secret_name"`
 	At     time.Time `json:"at"`
+	// Changed says that another client has changed the name since secret sync wrote it.
+	Changed bool `json:"changed,omitempty"`
 }
 
 // MaxOrphans bounds lists of names that stay at a destination.

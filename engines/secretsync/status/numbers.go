@@ -15,7 +15,7 @@ const maxSeries = 100
 // Numbers are metrics, by name. A name may have labels, as Prometheus writes them.
 func (s *Reporter) Numbers() map[string]float64 {
 	attention, failed, unreadable := s.Gauges.Counts()
-	all, loads := s.healthOfAll(func(key state.LinkID) bool { return !s.Gauges.IsUnsynced(key) })
+	all, running, due := s.healthOfAll()
 	n := map[string]float64{
 		"sync_destinations":      float64(len(all)),
 		"sync_attention":         float64(attention + s.Capacity.Waiting()),
@@ -26,7 +26,7 @@ func (s *Reporter) Numbers() map[string]float64 {
 		"sync_failures_total":    float64(s.Counts.Failed.Load()),
 		"sync_conflicts_total":   float64(s.Counts.Conflicts.Load()),
 		"sync_drift_found_total": float64(s.Counts.Drifted.Load()),
-		"sync_pending":           float64(failed),
+		"sync_pending":           float64(failed + due),
 
 		"sync_overwritten_changes_total": float64(s.Counts.Overwritten.Load()),
 		"sync_redeploys_total":           float64(s.Counts.Redeploys.Load()),
@@ -35,11 +35,7 @@ func (s *Reporter) Numbers() map[string]float64 {
 
 		"sync_notification_failures_total": float64(s.Notices.Counts.Failed.Load()),
 
-		"sync_running": 0,
-	}
-	for _, load := range loads {
-		n["sync_pending"] += float64(load.Due)
-		n["sync_running"] += float64(load.Running)
+		"sync_running": float64(running),
 	}
 	now := time.Now()
 	for i := range all {
@@ -56,23 +52,46 @@ type Health struct {
 	OldestChange time.Time
 }
 
-// healthOfAll returns the health of all destinations, by namespace and name, and the load of the queue. Due counts what count chooses.
-func (s *Reporter) healthOfAll(count func(state.LinkID) bool) ([]Health, map[string]workqueue.Load) {
-	loads := s.Queue.Loads(count)
-	var all []Health
+// healthOfAll returns the health of all destinations, by namespace and name, how many links are running, and how many are due besides
+// those whose last attempt has failed. A link whose change, or first sync, is queued or running is PENDING.
+func (s *Reporter) healthOfAll() (all []Health, running, due int) {
+	pending := map[string]map[string]int{} // by destination and stored status; "": none is stored
+	loads := s.Queue.Loads(func(key state.LinkID, running, refresh bool) {
+		stored := s.Gauges.Status(key)
+		inSync := stored == state.Synced || stored == state.Unsynced
+		if !running && (inSync || stored == "") {
+			due++
+		}
+		if stored == "" && key.Secret != "" || inSync && !refresh {
+			if pending[key.Destination] == nil {
+				pending[key.Destination] = map[string]int{}
+			}
+			pending[key.Destination][stored]++
+		}
+	})
 	for _, d := range s.Gauges.Destinations() {
 		h := Health{Destination: d, Circuit: s.Pool.Circuit(d.ID), OldestChange: d.Unsynced}
 		if due := loads[d.ID].Since; h.OldestChange.IsZero() || !due.IsZero() && due.Before(h.OldestChange) {
 			h.OldestChange = due
 		}
+		for stored, n := range pending[d.ID] {
+			if stored != "" {
+				n = min(n, h.Links[stored])
+				h.Links[stored] -= n
+			}
+			h.Links[state.Pending] += n
+		}
 		all = append(all, h)
 	}
-	return all, loads
+	for _, load := range loads {
+		running += load.Running
+	}
+	return all, running, due
 }
 
 // Health returns the health of destinations, by id.
 func (s *Reporter) Health() map[string]Health {
-	all, _ := s.healthOfAll(func(state.LinkID) bool { return false })
+	all, _, _ := s.healthOfAll()
 	byID := make(map[string]Health, len(all))
 	for _, h := range all {
 		byID[h.ID] = h

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
-	"github.com/coffer-project/coffer/engines/secretsync/apply"
 	"github.com/coffer-project/coffer/engines/secretsync/index"
 	"github.com/coffer-project/coffer/engines/secretsync/reconcile"
 	"github.com/coffer-project/coffer/engines/secretsync/source"
@@ -348,7 +347,7 @@ func (s *Reporter) SecretEntries(ctx context.Context, d *state.Destination, m *e
 		found, err := engines.GetRecord(ctx, s.Host.Store(), state.LinkKey(a.NS, a.Destination, a.ID, secret), l)
 		switch {
 		case s.Unreadable(err):
-			l = apply.UnreadableLink(secret)
+			l = state.UnreadableLink(secret)
 		case err != nil:
 			return nil, err
 		case !found && own == nil && s.isReadable(ctx, a, m, secret):

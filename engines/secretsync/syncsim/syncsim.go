@@ -37,6 +37,7 @@ type World struct {
 	secondary  bool
 	audited    []engines.Event
 	deaf       error // what Record fails with
+	older      bool  // a node is of an earlier version
 	mayRead    func(who engines.Principal, ns, path string) bool
 	commits    func(storage.Batch) error
 }
@@ -58,6 +59,13 @@ func (w *World) SetOwner(owner bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.secondary = !owner
+}
+
+// SetOlderMember says whether a node of the cluster is of an earlier version.
+func (w *World) SetOlderMember(is bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.older = is
 }
 
 // SetMayRead says who may read what; nil: everybody everything.
@@ -177,6 +185,13 @@ func (n *Node) Owner() bool {
 	return !n.w.secondary
 }
 
+// FormatsAgreed implements engines.Host.
+func (n *Node) FormatsAgreed() bool {
+	n.w.mu.Lock()
+	defer n.w.mu.Unlock()
+	return !n.w.older
+}
+
 // MountAt implements engines.Host.
 func (n *Node) MountAt(_ context.Context, ns, path string) (*engines.Mounted, error) {
 	n.w.mu.Lock()
@@ -258,12 +273,9 @@ type KV struct {
 	store *Store
 }
 
-// secret is what is stored of one.
-type secret struct {
-	Versions []version
-}
-
+// version is what is stored of a secret: the newest one, as nothing asks for others. Number 0 is a secret that is not there.
 type version struct {
+	Number    int
 	At        time.Time
 	DeletedAt time.Time
 	Destroyed bool
@@ -286,7 +298,7 @@ func (k *KV) Router() *engines.Router {
 	}
 	r := engines.NewRouter()
 	engines.On(r, engines.Update, "data/{path...}", "Write a secret.", 0, func(ctx context.Context, _ *engines.Request, in *in) (*engines.Response, error) {
-		if had, err := k.load(ctx, in.Path); err != nil || len(had.Versions) > 0 && string(in.Options["cas"]) == "0" {
+		if had, err := k.load(ctx, in.Path); err != nil || had.Number > 0 && string(in.Options["cas"]) == "0" {
 			return nil, engines.Invalid("check-and-set parameter did not match the current version")
 		}
 		k.PutJSON(in.Path, in.Data)
@@ -299,29 +311,29 @@ func (k *KV) key(name string) storage.Key {
 	return storage.NewKey(storage.Shared, k.mount.UUID, "secret/"+name)
 }
 
-func (k *KV) load(ctx context.Context, name string) (secret, error) {
-	var s secret
+func (k *KV) load(ctx context.Context, name string) (version, error) {
+	var v version
 	e, err := k.store.Get(ctx, k.key(name))
 	if errors.Is(err, storage.ErrNotFound) {
-		return s, nil
+		return v, nil
 	}
 	if err != nil {
-		return s, err
+		return v, err
 	}
-	return s, json.Unmarshal(e.Value, &s)
+	return v, json.Unmarshal(e.Value, &v)
 }
 
 // change stores a secret after a change to it. Test code calls it through the methods below, which cannot fail.
-func (k *KV) change(name string, do func(*secret)) {
+func (k *KV) change(name string, do func(*version)) {
 	ctx := context.Background()
-	s, err := k.load(ctx, name)
+	v, err := k.load(ctx, name)
 	if err != nil {
 		panic(err)
 	}
-	if do(&s); len(s.Versions) == 0 {
+	if do(&v); v.Number == 0 {
 		return
 	}
-	value, err := json.Marshal(s)
+	value, err := json.Marshal(v)
 	if err == nil {
 		_, err = k.store.Commit(ctx, storage.Batch{Puts: []storage.Put{{Key: k.key(name), Value: value}}})
 	}
@@ -345,31 +357,23 @@ func (k *KV) Put(name string, pairs ...string) {
 
 // PutJSON writes a new version.
 func (k *KV) PutJSON(name string, data json.RawMessage) {
-	k.change(name, func(s *secret) { s.Versions = append(s.Versions, version{At: time.Now().UTC(), Data: data}) })
+	k.change(name, func(v *version) { *v = version{Number: v.Number + 1, At: time.Now().UTC(), Data: data} })
 }
 
 // Delete deletes the newest version softly.
-func (k *KV) Delete(name string) { k.newest(name, func(v *version) { v.DeletedAt = time.Now().UTC() }) }
+func (k *KV) Delete(name string) { k.change(name, func(v *version) { v.DeletedAt = time.Now().UTC() }) }
 
 // DeleteAt has the newest version delete itself.
 func (k *KV) DeleteAt(name string, at time.Time) {
-	k.newest(name, func(v *version) { v.DeletedAt = at })
+	k.change(name, func(v *version) { v.DeletedAt = at })
 }
 
 // Undelete brings the newest version back.
-func (k *KV) Undelete(name string) { k.newest(name, func(v *version) { v.DeletedAt = time.Time{} }) }
+func (k *KV) Undelete(name string) { k.change(name, func(v *version) { v.DeletedAt = time.Time{} }) }
 
 // Destroy destroys the newest version.
 func (k *KV) Destroy(name string) {
-	k.newest(name, func(v *version) { v.Destroyed, v.Data = true, nil })
-}
-
-func (k *KV) newest(name string, do func(*version)) {
-	k.change(name, func(s *secret) {
-		if len(s.Versions) > 0 {
-			do(&s.Versions[len(s.Versions)-1])
-		}
-	})
+	k.change(name, func(v *version) { v.Destroyed, v.Data = true, nil })
 }
 
 // Drop deletes a secret with its metadata.
@@ -381,12 +385,11 @@ func (k *KV) Drop(name string) {
 
 // LatestSecret implements engines.SecretSource.
 func (k *KV) LatestSecret(ctx context.Context, _ engines.Mount, name string) (engines.Secret, error) {
-	s, err := k.load(ctx, name)
-	if err != nil || len(s.Versions) == 0 {
+	v, err := k.load(ctx, name)
+	if err != nil || v.Number == 0 {
 		return engines.Secret{}, err
 	}
-	v := s.Versions[len(s.Versions)-1]
-	out := engines.Secret{Version: len(s.Versions), CreatedAt: v.At, DeletedAt: v.DeletedAt}
+	out := engines.Secret{Version: v.Number, CreatedAt: v.At, DeletedAt: v.DeletedAt}
 	if !v.Destroyed && (v.DeletedAt.IsZero() || v.DeletedAt.After(time.Now())) {
 		out.Live, out.Data = true, v.Data
 	}

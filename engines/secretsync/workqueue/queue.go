@@ -205,13 +205,12 @@ func (q *Queue[K]) State(key K) (queued, running bool) {
 
 // Load is what there is to do for a partition now.
 type Load struct {
-	Due     int
 	Running int
 	Since   time.Time // when the oldest of these jobs became due; zero: there is none
 }
 
-// Loads returns the loads of all partitions that have jobs. Due has only the jobs that count chooses.
-func (q *Queue[K]) Loads(count func(key K) bool) map[string]Load {
+// Loads returns the loads of all partitions that have jobs. It calls count with each job that is due or running, with the lock held.
+func (q *Queue[K]) Loads(count func(key K, running, refresh bool)) map[string]Load {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
@@ -219,13 +218,14 @@ func (q *Queue[K]) Loads(count func(key K) bool) map[string]Load {
 	for name, l := range q.partitions {
 		load := Load{Running: l.running}
 		for _, j := range l.jobs {
-			due := j.index < 0 || !j.at.After(now)
-			if due && (load.Since.IsZero() || j.since.Before(load.Since)) {
+			running := j.index < 0
+			if !running && j.at.After(now) {
+				continue
+			}
+			if load.Since.IsZero() || j.since.Before(load.Since) {
 				load.Since = j.since
 			}
-			if due && j.index >= 0 && count(j.key) {
-				load.Due++
-			}
+			count(j.key, running, j.refresh)
 		}
 		loads[name] = load
 	}

@@ -26,6 +26,12 @@ func LinksAtOnce(r destination.Rate) int {
 	return max(r.Concurrency, min(int(r.Writes/10), 16*r.Concurrency))
 }
 
+// NamesAtOnce returns for how many names of a link to store intents at once: 20, or what is certainly written within eight minutes, so that
+// the time of a write tells whose it is. Each name waits for a call of every other link at most twice: see leaveReserve.
+func NamesAtOnce(r destination.Rate) int {
+	return max(1, min(20, int(8*60*r.Writes/float64(2*max(r.Concurrency, 1)))))
+}
+
 // NewRateLimited returns a destination, which has not been called yet, with a rate limit. onCircuit is called when its circuit opens and
 // when it closes; nil: not.
 func NewRateLimited(d destination.Destination, r destination.Rate, onCircuit func(Circuit)) *RateLimited {
@@ -87,10 +93,34 @@ func (p *RateLimited) wait(ctx context.Context, budget *rate.Limiter) error {
 	if err := p.breaker.rejection(time.Now()); err != nil { // before it takes from the budget
 		return err
 	}
+	if ctx.Value(further{}) != nil {
+		p.leaveReserve(ctx, budget)
+	}
 	if err := budget.Wait(ctx); err != nil {
 		return throttled("the rate limit of the destination does not allow this call in time", err)
 	}
 	return nil
+}
+
+// Further returns the context of the calls for the names of a secret that follow the first one. They leave a reserve of the rate to other
+// secrets, so that a secret of many keys does not delay those.
+func Further(ctx context.Context) context.Context { return context.WithValue(ctx, further{}, true) }
+
+type further struct{}
+
+// leaveReserve waits until the budget has more than an eighth of its burst. If other secrets use that up all the time, it waits for
+// as long as it takes them to have a call each.
+func (p *RateLimited) leaveReserve(ctx context.Context, budget *rate.Limiter) {
+	wait := func(calls float64) time.Duration {
+		return time.Duration(calls / float64(budget.Limit()) * float64(time.Second))
+	}
+	reserve := float64(budget.Burst() / 8)
+	for end := time.Now().Add(wait(float64(cap(p.atOnce)))); ; {
+		missing, left := wait(reserve+1-budget.Tokens()), time.Until(end)
+		if reserve == 0 || missing <= 0 || left <= 0 || !Sleep(ctx, min(missing+time.Millisecond, left)) {
+			return
+		}
+	}
 }
 
 func throttled(text string, err error) error {

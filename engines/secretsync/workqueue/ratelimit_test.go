@@ -326,6 +326,18 @@ func TestCallsAtOnce(t *testing.T) {
 	})
 }
 
+func TestNamesAtOnce(t *testing.T) {
+	for _, c := range []struct {
+		writes      float64
+		concurrency int
+		want        int
+	}{{25, 8, 20}, {2, 10, 20}, {500.0 / 3600, 4, 8}, {0.01, 4, 1}, {100, 0, 20}} {
+		if got := NamesAtOnce(destination.Rate{Writes: c.writes, Concurrency: c.concurrency}); got != c.want {
+			t.Errorf("%v writes per second, %d at once: %d names, want %d", c.writes, c.concurrency, got, c.want)
+		}
+	}
+}
+
 func TestLinksAtOnce(t *testing.T) {
 	for _, c := range []struct {
 		writes            float64

@@ -63,7 +63,7 @@ func (c Config) Validate() error {
 	case c.Type == "":
 		return engines.Invalid("type is missing: use %s", typeHelp)
 	case optionsOf[c.Type] == nil:
-		return engines.Invalid("audit devices of type %q are not supported: use %s", c.Type, typeHelp)
+		return engines.Invalid("unknown audit backend type %q: use %s", c.Type, typeHelp)
 	}
 	_, err := c.options()
 	return err

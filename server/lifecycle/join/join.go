@@ -11,7 +11,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -27,6 +29,47 @@ type Target struct {
 	ClientKey     []byte // PEM
 	ServerName    string // expected in the leader's certificate; "": the address's host
 	NonVoter      bool
+	ip            string // one of the addresses of the host, "": any
+}
+
+// lookup is a variable for tests only.
+var lookup = net.DefaultResolver.LookupHost
+
+const lookupTimeout = 2 * time.Second
+
+// Each returns the targets with one for every address of a host that has several: the name of a headless service stands for all nodes.
+func Each(ctx context.Context, targets []Target) []Target {
+	var all []Target
+	for _, t := range targets {
+		u, err := url.Parse(t.LeaderAPIAddr)
+		if err != nil || net.ParseIP(u.Hostname()) != nil {
+			all = append(all, t)
+			continue
+		}
+		limited, cancel := context.WithTimeout(ctx, lookupTimeout)
+		ips, err := lookup(limited, u.Hostname())
+		cancel()
+		if err != nil || len(ips) < 2 {
+			all = append(all, t) // trying says what is wrong
+			continue
+		}
+		for _, ip := range ips {
+			t.ip = ip
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+// dial prefers the target's own address to others of its host.
+func (t Target) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	var d net.Dialer
+	if _, port, err := net.SplitHostPort(addr); err == nil && t.ip != "" {
+		if conn, err := d.DialContext(ctx, network, net.JoinHostPort(t.ip, port)); err == nil {
+			return conn, nil
+		}
+	}
+	return d.DialContext(ctx, network, addr)
 }
 
 // Challenge is what the leader gives to a node that wants to join: something only a holder of the seal key
@@ -66,7 +109,7 @@ func (t Target) Client() (*http.Client, error) {
 	}
 	return &http.Client{
 		Timeout:   30 * time.Second,
-		Transport: &http.Transport{TLSClientConfig: config, Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
+		Transport: &http.Transport{TLSClientConfig: config, DialContext: t.dial, Proxy: http.ProxyFromEnvironment, DisableKeepAlives: true},
 		// The server at the address must not choose what else this node talks to.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}, nil

@@ -125,6 +125,7 @@ func (Cluster) Distrusted() error                                { return nil }
 func (Cluster) FormatsAgreed() bool                              { return true }
 func (Cluster) RemovePeer(context.Context, string) error         { return nil }
 func (Cluster) StepDown(context.Context) error                   { return nil }
+func (Cluster) SetVote(context.Context, string, bool) error      { return nil }
 func (Cluster) Forward(http.ResponseWriter, *http.Request) error { return storage.ErrUnavailable }
 func (Cluster) Restore(context.Context, io.Reader) error         { return nil }
 func (Cluster) SetAutopilot(members.Autopilot)                   {}

@@ -48,7 +48,7 @@ type Log interface {
 	Restore(ctx context.Context, state io.Reader) error
 }
 
-// Leadership tells who leads, and hands it over.
+// Leadership tells who leads, who may, and hands it over.
 type Leadership interface {
 	IsLeader() bool
 	Leader() (Peer, bool)
@@ -57,6 +57,8 @@ type Leadership interface {
 	// Roomier reports whether there is another node that could lead and has room on its disk for more data.
 	Roomier() bool
 	StepDown(ctx context.Context) error
+	// SetVote gives a member its vote, or takes it; Autopilot.NonVoters keeps autopilot from giving it back. KindInvalid: it cannot be.
+	SetVote(ctx context.Context, id string, votes bool) error
 }
 
 // Membership is who belongs to the cluster, and by which certificates.
@@ -124,4 +126,5 @@ type Autopilot struct {
 	MaxTrailingLogs                uint64
 	MinQuorum                      int
 	ServerStabilizationTime        time.Duration
+	NonVoters                      []string `json:",omitempty"` // ids of members that get no vote
 }

@@ -30,7 +30,7 @@ func New(path, kind string, auth bool) *Engine {
 	}
 	refuse := func(context.Context, *engines.Request, *input) (*engines.Response, error) { return nil, u.err }
 	const help = "This version of the server does not have the type of this mount."
-	for _, op := range []engines.Operation{engines.Read, engines.List, engines.Update, engines.Patch, engines.Delete} {
+	for _, op := range []engines.Operation{engines.Read, engines.List, engines.Scan, engines.Update, engines.Patch, engines.Delete} {
 		flags := engines.Active
 		if auth && op == engines.Update {
 			flags |= engines.Unauthenticated // or who logs in would read "permission denied"

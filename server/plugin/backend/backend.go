@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/openbao/openbao/sdk/v2/plugin/pb"
@@ -43,6 +44,7 @@ type Backend struct {
 	Unauthenticated, Sudo []string
 
 	process *process.Process
+	storage *store
 	client  pb.BackendClient
 	id      string
 	stop    func()
@@ -50,12 +52,12 @@ type Backend struct {
 
 // Open sets a mount up in a process.
 func Open(ctx context.Context, p *process.Process, s Setup) (*Backend, error) {
-	b := &Backend{process: p, client: pb.NewBackendClient(p.Conn()), id: uuid.NewString()}
+	b := &Backend{process: p, storage: newStorage(s.Storage), client: pb.NewBackendClient(p.Conn()), id: uuid.NewString()}
 	ctx = b.in(ctx)
 	var service uint32
 	service, b.stop = p.Serve(func(r grpc.ServiceRegistrar) {
-		pb.RegisterStorageServer(r, newStorage(s.Storage))
-		pb.RegisterSystemViewServer(r, &system{setup: s})
+		pb.RegisterStorageServer(r, b.storage)
+		r.RegisterService(systemView, &system{setup: s})
 	})
 	if err := b.setup(ctx, s, service); err != nil {
 		b.stop()
@@ -97,7 +99,7 @@ func (b *Backend) Initialize(ctx context.Context) error {
 	if err != nil {
 		return b.failed(err)
 	}
-	return failure(reply.GetErr())
+	return b.failure(reply.GetErr())
 }
 
 // Handle sends a request. The error is an *engines.Error. A response may come with an error.
@@ -109,7 +111,7 @@ func (b *Backend) Handle(ctx context.Context, req *pb.Request) (*pb.Response, er
 	if err != nil {
 		return nil, b.failed(err)
 	}
-	return reply.GetResponse(), failure(reply.GetErr())
+	return reply.GetResponse(), b.failure(reply.GetErr())
 }
 
 // Exists reports whether what a write names is there already. Backends that cannot tell know only updates.
@@ -121,7 +123,7 @@ func (b *Backend) Exists(ctx context.Context, req *pb.Request) (bool, error) {
 	if err != nil {
 		return false, b.failed(err)
 	}
-	if err := failure(reply.GetErr()); err != nil {
+	if err := b.failure(reply.GetErr()); err != nil {
 		return false, err
 	}
 	return !reply.GetCheckFound() || reply.GetExists(), nil
@@ -150,10 +152,14 @@ func (b *Backend) Close(ctx context.Context) {
 
 // failed is an error of the call itself.
 func (b *Backend) failed(err error) error {
-	select {
-	case <-b.process.Done():
+	if status.Code(err) == codes.Unavailable { // the connection ends before the process does
+		select {
+		case <-b.process.Done():
+		case <-time.After(time.Second):
+		}
+	}
+	if !b.Alive() {
 		return &engines.Error{Kind: engines.KindUnavailable, Detail: "the plugin has ended while it handled the request: try again", Err: err}
-	default:
 	}
 	switch status.Code(err) {
 	case codes.Canceled:
@@ -168,8 +174,9 @@ func (b *Backend) failed(err error) error {
 	return &engines.Error{Kind: engines.KindUnavailable, Detail: "the plugin cannot be reached: try again", Err: err}
 }
 
-// failure is an error that the plugin returns.
-func failure(e *pb.ProtoError) error {
+// failure is an error that the plugin returns. One about a write that cannot be made here is the server's: the request then goes where
+// it can be made.
+func (b *Backend) failure(e *pb.ProtoError) error {
 	if e == nil {
 		return nil
 	}
@@ -186,8 +193,8 @@ func failure(e *pb.ProtoError) error {
 	case pb.ErrTypeCodedError:
 		kind = kindOf(int(e.GetErrCode()))
 	}
-	if strings.HasSuffix(e.GetErrMsg(), errReadOnly) {
-		return storage.ErrReadOnly // the request goes where it can write
+	if why := b.storage.readOnly.Load(); why != nil && strings.Contains(e.GetErrMsg(), errReadOnly) {
+		return *why
 	}
 	return &engines.Error{Kind: kind, Detail: detail}
 }

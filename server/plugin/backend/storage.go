@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -34,6 +35,9 @@ type store struct {
 
 	mu           sync.Mutex
 	transactions map[string]*transaction
+
+	// readOnly is why the last write that was rejected cannot be made here, as the server knows it. nil: all were accepted.
+	readOnly atomic.Pointer[error]
 }
 
 // transaction is one that the plugin has begun.
@@ -50,11 +54,12 @@ func newStorage(s storage.Store) *store {
 }
 
 // text is an error as plugins get it.
-func text(err error) string {
+func (s *store) text(err error) string {
 	switch {
 	case err == nil:
 		return ""
-	case errors.Is(err, storage.ErrReadOnly):
+	case errors.Is(err, storage.ErrReadOnly), errors.Is(err, storage.ErrPrimaryOnly):
+		s.readOnly.Store(&err)
 		return errReadOnly
 	case errors.Is(err, storage.ErrConflict):
 		return errConflict
@@ -81,7 +86,7 @@ func (s *store) in(id string) (*transaction, error) {
 func (s *store) Get(ctx context.Context, in *pb.StorageGetArgs) (*pb.StorageGetReply, error) {
 	t, err := s.in(in.GetTxn())
 	if err != nil {
-		return &pb.StorageGetReply{Err: text(err)}, nil
+		return &pb.StorageGetReply{Err: s.text(err)}, nil
 	}
 	var e storage.Entry
 	if t != nil {
@@ -94,7 +99,7 @@ func (s *store) Get(ctx context.Context, in *pb.StorageGetArgs) (*pb.StorageGetR
 		return &pb.StorageGetReply{}, nil
 	}
 	if err != nil {
-		return &pb.StorageGetReply{Err: text(err)}, nil
+		return &pb.StorageGetReply{Err: s.text(err)}, nil
 	}
 	return &pb.StorageGetReply{Entry: &pb.StorageEntry{Key: in.GetKey(), Value: e.Value}}, nil
 }
@@ -103,14 +108,14 @@ func (s *store) Get(ctx context.Context, in *pb.StorageGetArgs) (*pb.StorageGetR
 func (s *store) Put(ctx context.Context, in *pb.StoragePutArgs) (*pb.StoragePutReply, error) {
 	key, value := in.GetEntry().GetKey(), in.GetEntry().GetValue()
 	err := s.write(ctx, in.GetTxn(), key, true, func(txn *storage.Txn) { txn.Put(storage.Key(key), value) })
-	return &pb.StoragePutReply{Err: text(err)}, nil
+	return &pb.StoragePutReply{Err: s.text(err)}, nil
 }
 
 // Delete implements pb.StorageServer.
 func (s *store) Delete(ctx context.Context, in *pb.StorageDeleteArgs) (*pb.StorageDeleteReply, error) {
 	key := in.GetKey()
 	err := s.write(ctx, in.GetTxn(), key, false, func(txn *storage.Txn) { txn.Delete(storage.Key(key)) })
-	return &pb.StorageDeleteReply{Err: text(err)}, nil
+	return &pb.StorageDeleteReply{Err: s.text(err)}, nil
 }
 
 // write changes a key, at once or when the transaction is committed.
@@ -153,15 +158,15 @@ func (s *store) list(ctx context.Context, id, prefix, after string, limit int) (
 	}
 	t, err := s.in(id)
 	if err != nil {
-		return &pb.StorageListReply{Err: text(err)}, nil
+		return &pb.StorageListReply{Err: s.text(err)}, nil
 	}
 	if t == nil {
 		names, err := s.store.List(ctx, storage.Key(prefix), after, limit)
-		return &pb.StorageListReply{Keys: names, Err: text(err)}, nil
+		return &pb.StorageListReply{Keys: names, Err: s.text(err)}, nil
 	}
 	defer t.mu.Unlock()
 	names, err := t.list(ctx, prefix, after, limit)
-	return &pb.StorageListReply{Keys: names, Err: text(err)}, nil
+	return &pb.StorageListReply{Keys: names, Err: s.text(err)}, nil
 }
 
 // list adds what the transaction has written to what is stored.
@@ -240,18 +245,18 @@ func (s *store) finish(id string) (*transaction, error) {
 func (s *store) Commit(ctx context.Context, in *pb.StorageCommitTxArgs) (*pb.StorageCommitTxReply, error) {
 	t, err := s.finish(in.GetTxn())
 	if err != nil {
-		return &pb.StorageCommitTxReply{Err: text(err)}, nil
+		return &pb.StorageCommitTxReply{Err: s.text(err)}, nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if b := t.txn.Batch(); !b.Empty() {
 		_, err = s.store.Commit(ctx, b)
 	}
-	return &pb.StorageCommitTxReply{Err: text(err)}, nil
+	return &pb.StorageCommitTxReply{Err: s.text(err)}, nil
 }
 
 // Rollback implements pb.StorageServer.
 func (s *store) Rollback(_ context.Context, in *pb.StorageRollbackTxArgs) (*pb.StorageRollbackTxReply, error) {
 	_, err := s.finish(in.GetTxn())
-	return &pb.StorageRollbackTxReply{Err: text(err)}, nil
+	return &pb.StorageRollbackTxReply{Err: s.text(err)}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/openbao/openbao/sdk/v2/helper/consts"
 	"github.com/openbao/openbao/sdk/v2/logical"
 	"github.com/openbao/openbao/sdk/v2/plugin/pb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -18,6 +19,8 @@ type System interface {
 	TTLs() (defaultTTL, maxTTL time.Duration)
 	// Local reports whether the mount's data stays in this cluster.
 	Local() bool
+	// Secondary reports whether another cluster writes what is shared.
+	Secondary() bool
 	// Entity returns an entity that an alias of the mount belongs to, nil if there is none.
 	Entity(ctx context.Context, id string) (*Entity, error)
 	// Password makes one by a password policy.
@@ -77,9 +80,13 @@ func (s *system) CachingDisabled(context.Context, *pb.Empty) (*pb.CachingDisable
 	return &pb.CachingDisabledReply{}, nil
 }
 
-// ReplicationState implements pb.SystemViewServer. A plugin runs only where its mount is written, which is what 0 says.
+// ReplicationState implements pb.SystemViewServer. On a secondary, plugins leave what is due to the primary, unless their mount is local.
 func (s *system) ReplicationState(context.Context, *pb.Empty) (*pb.ReplicationStateReply, error) {
-	return &pb.ReplicationStateReply{}, nil
+	reply := &pb.ReplicationStateReply{}
+	if s.setup.System.Secondary() {
+		reply.State = int32(consts.ReplicationPerformanceSecondary)
+	}
+	return reply, nil
 }
 
 // MlockEnabled implements pb.SystemViewServer.

@@ -1,103 +1,132 @@
 package process
 
 import (
+	"bufio"
 	"context"
+	"encoding/json"
 	"io"
-	"log"
 	"log/slog"
-	"sync"
+	"strings"
 	"time"
-
-	"github.com/hashicorp/go-hclog"
 )
 
-// throttle lets so many bytes through in a second: who writes more waits.
-type throttle struct {
-	from   io.ReadCloser
-	rate   int
-	closed chan struct{}
-	end    sync.Once
+const (
+	// maxLineBytes is how much of a line is kept of what a plugin logs, and maxEntryBytes how much of it is looked at.
+	maxLineBytes  = 500
+	maxEntryBytes = 16 << 10
+	// droppedFactor is how many times more than it may log a plugin can write in a second before it waits.
+	droppedFactor = 64
+)
 
-	left  int
-	since time.Time
+// second counts the bytes of the current second.
+type second struct {
+	began time.Time
+	bytes int
 }
 
-func newThrottle(from io.ReadCloser, rate int) *throttle {
-	return &throttle{from: from, rate: rate, closed: make(chan struct{}), left: rate}
+// add counts n bytes, after a wait for the next second if there are limit in this one. When a new second begins, ended gets the bytes
+// of the one before.
+func (s *second) add(n, limit int, ended func(bytes int)) {
+	if s.bytes >= limit {
+		<-time.After(time.Until(s.began.Add(time.Second)))
+	}
+	if time.Since(s.began) >= time.Second {
+		ended(s.bytes)
+		s.began, s.bytes = time.Now(), 0
+	}
+	s.bytes += n
+}
+
+// throttled reads no more than so many bytes in a second.
+type throttled struct {
+	io.ReadCloser
+	bytesPerSecond int
+	second         second
 }
 
 // Read implements io.Reader.
-func (t *throttle) Read(b []byte) (int, error) {
-	if wait := time.Until(t.since.Add(time.Second)); t.left <= 0 && wait > 0 {
-		timer := time.NewTimer(wait)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
-		case <-t.closed:
-			return 0, io.EOF
-		}
-	}
-	if time.Since(t.since) >= time.Second {
-		t.left, t.since = t.rate, time.Now()
-	}
-	n, err := t.from.Read(b[:min(len(b), max(t.left, 1))])
-	t.left -= n
+func (t *throttled) Read(b []byte) (int, error) {
+	n, err := t.ReadCloser.Read(b)
+	t.second.add(n, t.bytesPerSecond, func(int) {})
 	return n, err
 }
 
-// Close implements io.Closer.
-func (t *throttle) Close() error {
-	t.end.Do(func() { close(t.closed) })
-	return t.from.Close()
+// journal writes what a plugin logs to the server's log: the messages without their values, which may be secret. What is more than
+// bytesPerSecond is dropped.
+type journal struct {
+	log            *slog.Logger
+	bytesPerSecond int
+
+	second    second
+	panicking bool // the lines that follow are those of a stack
+	last      string
+	repeated  int // how many times the last message has come again
 }
 
-// logger writes what a plugin logs to the server's log: the messages without their values, which may be secret.
-type logger struct{ log *slog.Logger }
-
-var _ hclog.Logger = logger{}
-
-func newLog(l *slog.Logger) hclog.Logger { return logger{l} }
-
-// maxLineBytes is how much of a message is kept.
-const maxLineBytes = 500
-
-// Log implements hclog.Logger.
-func (l logger) Log(level hclog.Level, msg string, _ ...any) {
-	at := slog.LevelDebug
-	switch level {
-	case hclog.Error:
-		at = slog.LevelError
-	case hclog.Warn:
-		at = slog.LevelWarn
-	case hclog.Info:
-		at = slog.LevelInfo
+// follow reads until the end.
+func (j *journal) follow(from io.Reader) {
+	in := bufio.NewReaderSize(from, maxEntryBytes)
+	for {
+		line, cut, err := in.ReadLine()
+		if err != nil {
+			break
+		}
+		size := len(line)
+		for cut && err == nil { // the rest of a long line
+			line = nil
+			var rest []byte
+			rest, cut, err = in.ReadLine()
+			j.spend(len(rest))
+		}
+		if j.spend(size); j.second.bytes <= j.bytesPerSecond {
+			j.line(line)
+		}
 	}
-	if len(msg) > maxLineBytes {
-		msg = msg[:maxLineBytes] + "…"
+	j.flush(j.second.bytes)
+}
+
+// spend counts bytes, and waits if there are far too many in this second.
+func (j *journal) spend(n int) { j.second.add(n, j.bytesPerSecond*droppedFactor, j.flush) }
+
+// flush tells what was left out of a second.
+func (j *journal) flush(bytes int) {
+	if j.repeated > 0 {
+		j.log.Info("the last message of the plugin was repeated", "times", j.repeated)
 	}
-	l.log.Log(context.Background(), at, msg)
+	if over := bytes - j.bytesPerSecond; over > 0 {
+		j.log.Warn("the plugin logs more than it may", "dropped_bytes", over)
+	}
+	j.repeated, j.last = 0, ""
 }
 
-func (l logger) Trace(string, ...any)          {}
-func (l logger) Debug(msg string, args ...any) { l.Log(hclog.Debug, msg, args...) }
-func (l logger) Info(msg string, args ...any)  { l.Log(hclog.Info, msg, args...) }
-func (l logger) Warn(msg string, args ...any)  { l.Log(hclog.Warn, msg, args...) }
-func (l logger) Error(msg string, args ...any) { l.Log(hclog.Error, msg, args...) }
-
-func (l logger) IsTrace() bool { return false }
-func (l logger) IsDebug() bool { return l.log.Enabled(context.Background(), slog.LevelDebug) }
-func (l logger) IsInfo() bool  { return l.log.Enabled(context.Background(), slog.LevelInfo) }
-func (l logger) IsWarn() bool  { return l.log.Enabled(context.Background(), slog.LevelWarn) }
-func (l logger) IsError() bool { return l.log.Enabled(context.Background(), slog.LevelError) }
-
-func (l logger) ImpliedArgs() []any             { return nil }
-func (l logger) With(...any) hclog.Logger       { return l }
-func (l logger) Name() string                   { return "plugin" }
-func (l logger) Named(string) hclog.Logger      { return l }
-func (l logger) ResetNamed(string) hclog.Logger { return l }
-func (l logger) SetLevel(hclog.Level)           {}
-func (l logger) GetLevel() hclog.Level          { return hclog.Debug }
-func (l logger) StandardLogger(*hclog.StandardLoggerOptions) *log.Logger {
-	return log.New(io.Discard, "", 0)
+// line writes one line: an entry in JSON, or plain text. A nil line was too long to be looked at.
+func (j *journal) line(text []byte) {
+	var entry map[string]json.RawMessage
+	var message, level string
+	switch {
+	case text == nil:
+		message = "a line that is too long"
+	case json.Unmarshal(text, &entry) == nil:
+		json.Unmarshal(entry["@message"], &message) //nolint:errcheck // empty, then
+		json.Unmarshal(entry["@level"], &level)     //nolint:errcheck // debug, then
+	default:
+		message = string(text)
+		if strings.HasPrefix(message, "panic: ") || strings.HasPrefix(message, "fatal error: ") {
+			j.panicking = true
+		}
+		if j.panicking {
+			level = "error"
+		}
+	}
+	if len(message) > maxLineBytes {
+		message = message[:maxLineBytes] + "…"
+	}
+	if message == j.last {
+		j.repeated++
+		return
+	}
+	j.last = message
+	j.log.Log(context.Background(), levels[level], message)
 }
-func (l logger) StandardWriter(*hclog.StandardLoggerOptions) io.Writer { return io.Discard }
+
+var levels = map[string]slog.Level{"": slog.LevelDebug, "trace": slog.LevelDebug, "debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}

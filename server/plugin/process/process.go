@@ -11,7 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os/exec"
-	"strings"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
@@ -93,14 +94,21 @@ func (*link) GRPCClient(ctx context.Context, broker *goplugin.GRPCBroker, conn *
 // maxHeaderBytes limits what a plugin sends around a message.
 const maxHeaderBytes = 64 << 10
 
+// windowBytes is how much is sent before it is acknowledged. A fixed window saves the pings that would measure the connection: on a
+// Unix socket they cost more than they tell.
+const windowBytes = 1 << 20
+
 // Start runs a plugin. It takes no longer than Limits.StartTimeout.
 func Start(ctx context.Context, o Options) (*Process, error) {
 	o.Limits = o.Limits.withDefaults()
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	sockets := &goplugin.UnixSocketConfig{TempDir: o.TempDir, Group: o.User.group()}
+	if o.User != nil {
+		sockets.TempDir = "" // which that user can reach
+	}
 	p := &Process{options: o, calls: make(chan struct{}, o.Limits.Calls)}
-	log := newLog(o.Logger.With("plugin", o.Name))
 	p.client = goplugin.NewClient(&goplugin.ClientConfig{
 		HandshakeConfig:  bao.HandshakeConfig,
 		VersionedPlugins: map[int]goplugin.PluginSet{5: {"backend": &link{}}},
@@ -108,9 +116,12 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 		AutoMTLS:         true,
 		SkipHostEnv:      true,
 		StartTimeout:     o.Limits.StartTimeout,
-		Logger:           log,
-		GRPCDialOptions:  []grpc.DialOption{grpc.WithMaxHeaderListSize(maxHeaderBytes), grpc.WithUnaryInterceptor(p.limit)},
-		UnixSocketConfig: &goplugin.UnixSocketConfig{TempDir: o.TempDir},
+		Logger:           hclog.NewNullLogger(), // what fails here, callers learn
+		GRPCDialOptions: []grpc.DialOption{
+			grpc.WithMaxHeaderListSize(maxHeaderBytes), grpc.WithUnaryInterceptor(p.limit), grpc.WithStreamInterceptor(limitStream),
+			grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(windowBytes),
+		},
+		UnixSocketConfig: sockets,
 		RunnerFunc: func(_ hclog.Logger, protocol *exec.Cmd, dir string) (runner.Runner, error) {
 			r, err := newRun(o, protocol.Env, dir)
 			p.runner.Store(r)
@@ -166,6 +177,30 @@ func (p *Process) limit(ctx context.Context, method string, req, reply any, conn
 	return invoke(ctx, method, req, reply, conn, append(opts, grpc.MaxCallRecvMsgSize(size), grpc.MaxCallSendMsgSize(size))...)
 }
 
+// limitStream bounds the streams of go-plugin: what the plugin prints, and its part in brokering connections, of which it has none.
+func limitStream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	s, err := open(ctx, desc, conn, method, append(opts, grpc.MaxCallRecvMsgSize(maxPrintBytes))...)
+	return stream{s, new(second)}, err
+}
+
+// maxPrintBytes limits what a plugin prints at a time and in a second. It is dropped.
+const maxPrintBytes = 64 << 10
+
+type stream struct {
+	grpc.ClientStream
+	second *second
+}
+
+// RecvMsg implements grpc.ClientStream. It delivers nothing.
+func (s stream) RecvMsg(m any) error {
+	for {
+		if err := s.ClientStream.RecvMsg(m); err != nil {
+			return err
+		}
+		s.second.add(max(1<<10, proto.Size(m.(proto.Message))), maxPrintBytes, func(int) {})
+	}
+}
+
 // Conn is the connection to the plugin.
 func (p *Process) Conn() grpc.ClientConnInterface { return p.link.conn }
 
@@ -184,9 +219,12 @@ func (p *Process) Serve(register func(grpc.ServiceRegistrar)) (id uint32, stop f
 		p.link.broker.AcceptAndServe(id, func(opts []grpc.ServerOption) *grpc.Server {
 			size := p.options.Limits.MessageBytes
 			s := grpc.NewServer(append(opts, grpc.MaxRecvMsgSize(size), grpc.MaxSendMsgSize(size),
-				grpc.MaxConcurrentStreams(uint32(p.options.Limits.Calls)), grpc.MaxHeaderListSize(maxHeaderBytes),
-				grpc.UnknownServiceHandler(discard))...)
+				grpc.StaticStreamWindowSize(windowBytes), grpc.StaticConnWindowSize(windowBytes), grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))),
+				grpc.MaxConcurrentStreams(uint32(p.options.Limits.Calls)), grpc.MaxHeaderListSize(maxHeaderBytes))...)
 			register(s)
+			for _, service := range ignored {
+				s.RegisterService(service, nil)
+			}
 			started <- s
 			return s
 		})
@@ -200,17 +238,15 @@ func (p *Process) Serve(register func(grpc.ServiceRegistrar)) (id uint32, stop f
 	}
 }
 
-// discard takes what plugins report to services that are not here, events and observations: without a response, they would log an
-// error each time. Everything else is unimplemented.
-func discard(_ any, stream grpc.ServerStream) error {
-	method, _ := grpc.MethodFromServerStream(stream)
-	if !strings.HasPrefix(method, "/pb.Observations/") && !strings.HasPrefix(method, "/pb.Events/") {
-		return status.Error(codes.Unimplemented, "not here")
-	}
-	if err := stream.RecvMsg(&emptypb.Empty{}); err != nil {
-		return err
-	}
-	return stream.SendMsg(&emptypb.Empty{})
+// ignored are services that are not here, to which plugins report events and observations: without a response, they would log an error
+// each time.
+var ignored = []*grpc.ServiceDesc{
+	{ServiceName: "pb.Events", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{MethodName: "SendEvent", Handler: ignore}}},
+	{ServiceName: "pb.Observations", HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{MethodName: "RecordObservation", Handler: ignore}}},
+}
+
+func ignore(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+	return &emptypb.Empty{}, decode(&emptypb.Empty{})
 }
 
 // Done is closed when the process has ended.

@@ -4,21 +4,32 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
+	"os"
 	"os/exec"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/go-plugin/runner"
 )
 
 // run is one execution of a program: a runner.Runner.
 type run struct {
-	cmd            *exec.Cmd
-	limits         Limits
-	stdout, stderr io.ReadCloser
-	ended          chan struct{} // closed when the process has ended
-	end            sync.Once
+	cmd    *exec.Cmd
+	limits Limits
+	log    *slog.Logger
+	// Ends of pipes: what the plugin says at its start, and what it logs.
+	stdout, stderr *os.File
+
+	ended  chan struct{} // closed when the process and its group have ended
+	logged chan struct{} // closed when its log has been read
+	err    error         // how it ended; set before ended is closed
+
+	mu  sync.Mutex
+	pid int // 0: it does not run
 }
 
 var _ runner.Runner = (*run)(nil)
@@ -29,25 +40,26 @@ func newRun(o Options, protocol []string, dir string) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := o.User.own(dir); err != nil {
-		return nil, err
-	}
 	cmd.Args = append([]string{o.Name}, o.Args...)
 	cmd.Dir = dir
-	cmd.Env = append(append([]string{"TMPDIR=" + dir, "GOMEMLIMIT=" + strconv.FormatUint(o.Limits.MemoryBytes*9/10, 10)}, o.Env...), protocol...)
+	cmd.Env = append(append([]string{"TMPDIR=" + dir, "GOMEMLIMIT=" + strconv.FormatUint(o.Limits.MemoryBytes*3/4, 10), "GOGC=200"}, o.Env...), protocol...)
 	for _, prefix := range []string{"VAULT_", "BAO_"} { // plugins of both families
 		cmd.Env = append(cmd.Env, prefix+"PLUGIN_AUTOMTLS_ENABLED=true", prefix+"PLUGIN_METADATA_MODE=false", prefix+"VERSION="+o.Version)
 	}
-	r := &run{cmd: cmd, limits: o.Limits, ended: make(chan struct{})}
-	if r.stdout, err = cmd.StdoutPipe(); err != nil {
+	r := &run{cmd: cmd, limits: o.Limits, log: o.Logger.With("plugin", o.Name), ended: make(chan struct{}), logged: make(chan struct{})}
+	var out, log *os.File
+	if r.stdout, out, err = os.Pipe(); err != nil {
 		return nil, err
 	}
-	if r.stderr, err = cmd.StderrPipe(); err != nil {
-		return nil, err
+	if r.stderr, log, err = os.Pipe(); err != nil {
+		return nil, errors.Join(err, r.stdout.Close(), out.Close())
 	}
-	r.stdout, r.stderr = newThrottle(r.stdout, o.Limits.LogBytes), newThrottle(r.stderr, o.Limits.LogBytes)
+	cmd.Stdout, cmd.Stderr = out, log
 	return r, nil
 }
+
+// lastWords is how long a plugin's log is read after its end: what has left its group may keep the pipe open.
+const lastWords = time.Second
 
 // Start implements runner.Runner.
 func (r *run) Start(context.Context) error {
@@ -57,22 +69,58 @@ func (r *run) Start(context.Context) error {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := r.cmd.Start()
-		if err == nil {
-			limitMemory(r.cmd.Process.Pid, r.limits.MemoryBytes)
+		for _, f := range []any{r.cmd.Stdout, r.cmd.Stderr} { // the process's ends
+			f.(*os.File).Close()
 		}
-		started <- err
-		if err == nil {
-			<-r.ended
+		if err != nil {
+			r.stdout.Close()
+			r.stderr.Close()
+			started <- err
+			return
 		}
+		r.mu.Lock()
+		r.pid = r.cmd.Process.Pid
+		r.mu.Unlock()
+		limitMemory(r.pid, r.limits.MemoryBytes)
+		started <- nil
+		r.supervise()
 	}()
-	return <-started
+	err := <-started
+	if err == nil {
+		go func() {
+			defer close(r.logged)
+			defer r.stderr.Close()
+			(&journal{log: r.log, bytesPerSecond: r.limits.LogBytes}).follow(r.stderr)
+		}()
+	}
+	return err
+}
+
+// supervise waits for the end of the process, and ends what it has started in its group.
+func (r *run) supervise() {
+	awaitEnd(r.pid)
+	r.mu.Lock()
+	killGroup(r.pid)
+	r.err = r.cmd.Wait()
+	r.pid = 0 // which may be another's now
+	r.mu.Unlock()
+	r.stopReading()
+	close(r.ended)
+	<-r.logged
+	r.log.Info("plugin has ended", "err", r.err)
+}
+
+// stopReading gives what is in the pipes a moment to be read.
+func (r *run) stopReading() {
+	until := time.Now().Add(lastWords)
+	r.stdout.SetReadDeadline(until) //nolint:errcheck // it is closed, then
+	r.stderr.SetReadDeadline(until) //nolint:errcheck // as above
 }
 
 // Wait implements runner.Runner.
 func (r *run) Wait(context.Context) error {
-	err := r.cmd.Wait()
-	r.end.Do(func() { close(r.ended) })
-	return err
+	<-r.ended
+	return r.err
 }
 
 // Kill implements runner.Runner.
@@ -81,21 +129,22 @@ func (r *run) Kill(context.Context) error {
 	return nil
 }
 
-// kill ends the process group, and stops listening to what may have left it.
+// kill ends the process group.
 func (r *run) kill() {
-	if r.cmd.Process == nil {
-		return
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.pid != 0 {
+		killGroup(r.pid)
 	}
-	killGroup(r.cmd.Process.Pid)
-	r.stdout.Close()
-	r.stderr.Close()
 }
 
 // Stdout implements runner.Runner.
-func (r *run) Stdout() io.ReadCloser { return r.stdout }
+func (r *run) Stdout() io.ReadCloser {
+	return &throttled{ReadCloser: r.stdout, bytesPerSecond: r.limits.LogBytes}
+}
 
-// Stderr implements runner.Runner.
-func (r *run) Stderr() io.ReadCloser { return r.stderr }
+// Stderr implements runner.Runner. The log is read here, since what go-plugin makes of it can end the server.
+func (r *run) Stderr() io.ReadCloser { return io.NopCloser(strings.NewReader("")) }
 
 // Name implements runner.Runner.
 func (r *run) Name() string { return r.cmd.Args[0] }

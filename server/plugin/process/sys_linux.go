@@ -15,10 +15,13 @@ import (
 // User is who a plugin runs as.
 type User struct{ uid, gid uint32 }
 
-// FindUser returns the user with a name.
+// FindUser returns the user with a name, if a server of this user may run plugins as that one.
 func FindUser(name string) (*User, error) {
 	u, err := user.Lookup(name)
 	if err != nil {
+		return nil, err
+	}
+	if err := permitted(os.Geteuid(), u); err != nil {
 		return nil, err
 	}
 	uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
@@ -29,12 +32,20 @@ func FindUser(name string) (*User, error) {
 	return &User{uint32(uid), uint32(gid)}, nil
 }
 
-// own gives the user a directory.
-func (u *User) own(directory string) error {
-	if u == nil {
-		return nil
+// permitted reports why a server of a user cannot run plugins as another one.
+func permitted(euid int, u *user.User) error {
+	if euid != 0 && strconv.Itoa(euid) != u.Uid {
+		return fmt.Errorf("only a server that runs as root can run plugins as user %q: remove it, or run the server as root", u.Username)
 	}
-	return os.Chown(directory, int(u.uid), int(u.gid))
+	return nil
+}
+
+// group is the one that reaches the sockets, as a number. "": the server's.
+func (u *User) group() string {
+	if u == nil {
+		return ""
+	}
+	return strconv.FormatUint(uint64(u.gid), 10)
 }
 
 // command returns the program, to be executed by the descriptor that was checked.
@@ -52,6 +63,12 @@ func (p *Program) command(u *User) (*exec.Cmd, error) {
 func limitMemory(pid int, bytes uint64) {
 	unix.Prlimit(pid, unix.RLIMIT_DATA, &unix.Rlimit{Cur: bytes, Max: bytes}, nil) //nolint:errcheck // it has ended, then
 	unix.Prlimit(pid, unix.RLIMIT_CORE, &unix.Rlimit{}, nil)                       //nolint:errcheck // as above
+}
+
+// awaitEnd returns when a process has ended. Its number is not another's until it is waited for.
+func awaitEnd(pid int) {
+	for unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+	}
 }
 
 func killGroup(pid int) { syscall.Kill(-pid, syscall.SIGKILL) } //nolint:errcheck // it has ended, then

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"slices"
 	"strings"
@@ -21,6 +22,13 @@ import (
 type Paths struct {
 	Table      *mount.Table
 	Namespaces Namespaces
+	Members    Members
+}
+
+// Members are the nodes of the cluster.
+type Members interface {
+	// FormatsAgreed reports whether every one knows what this version stores.
+	FormatsAgreed() bool
 }
 
 // Namespaces are those that mounts lie in: namespace.Store.
@@ -89,10 +97,16 @@ func describe(m *mount.Mounted) map[string]any {
 		options = e.Options
 	}
 	config := configFields(e.Config, e.Config.DefaultLeaseTTL, e.Config.MaxLeaseTTL)
+	var version, sum string
+	if plugin, ok := m.Engine.(interface {
+		Running() (version, sha256 string)
+	}); ok {
+		version, sum = plugin.Running()
+	}
 	return map[string]any{
 		"accessor": e.Accessor, "config": config, "description": e.Description, "external_entropy_access": false,
-		"local": e.Local, "options": options, "plugin_version": e.PluginVersion, "running_plugin_version": e.PluginVersion,
-		"running_sha256": "", "seal_wrap": false, "type": e.Type, "uuid": e.UUID, "deprecation_status": "supported",
+		"local": e.Local, "options": options, "plugin_version": e.PluginVersion, "running_plugin_version": version,
+		"running_sha256": sum, "seal_wrap": false, "type": e.Type, "uuid": e.UUID, "deprecation_status": "supported",
 	}
 }
 
@@ -172,8 +186,8 @@ type enableInput struct {
 	Options       engines.StringMap `json:"options" help:"Options of the engine, such as version=2 for kv."`
 	Local         bool              `json:"local" help:"Keep the mount and its data in this cluster."`
 	Config        json.RawMessage   `json:"config" help:"Configuration, as for tune."`
-	SealWrap      bool              `json:"seal_wrap" help:"Accepted for compatibility: everything is encrypted anyway."`
-	Entropy       bool              `json:"external_entropy_access" help:"Accepted for compatibility."`
+	SealWrap      bool              `json:"seal_wrap" help:"Not supported: everything is encrypted by the cluster's keys, nothing by the seal once more."`
+	Entropy       bool              `json:"external_entropy_access" help:"Not supported."`
 	PluginName    string            `json:"plugin_name" max:"64" help:"Name of the plugin, with the type \"plugin\"."`
 	PluginVersion string            `json:"plugin_version" max:"64" help:"Version of the plugin; without, the pinned one or else the newest."`
 }
@@ -186,9 +200,15 @@ func (t table) enable(ctx context.Context, req *engines.Request, in *enableInput
 	if t.prefix == "" && strings.HasPrefix(path, mount.AuthPrefix) {
 		return nil, engines.Invalid("paths below %q are for auth methods: enable one with sys/auth", mount.AuthPrefix)
 	}
+	if in.SealWrap || in.Entropy {
+		return nil, engines.Invalid("fields \"seal_wrap\", \"external_entropy_access\": are not supported: leave them out")
+	}
 	kind, options := in.Type, maps.Clone(map[string]string(in.Options))
 	if kind == "plugin" {
 		kind = in.PluginName
+	}
+	if kind == "generic" { // what version 1 was called
+		kind = "kv-v1"
 	}
 	if kind == "kv-v2" || kind == "kv-v1" {
 		if options == nil {
@@ -221,7 +241,12 @@ func (t table) disable(ctx context.Context, req *engines.Request, in *mountPath)
 	if t.prefix == "" && strings.HasPrefix(path, mount.AuthPrefix) {
 		return nil, nil // no secrets engine is there
 	}
-	return nil, t.Table.Disable(ctx, namespaceOf(req), t.prefix+path)
+	err = t.Table.Disable(ctx, namespaceOf(req), t.prefix+path)
+	if e, ok := errors.AsType[*engines.Error](err); ok && e.Kind == engines.KindUpstream {
+		return &engines.Response{Warnings: []string{"The mount is disabled. Not all that it has made at its provider is removed yet; that is tried again until it is, and " +
+			"the path stays taken meanwhile: " + e.Detail}}, nil
+	}
+	return nil, err
 }
 
 type tuneInput struct {
@@ -236,6 +261,8 @@ type tuneInput struct {
 	PassthroughRequestHeaders engines.StringList `json:"passthrough_request_headers" help:"Request headers passed to the engine."`
 	AllowedResponseHeaders    engines.StringList `json:"allowed_response_headers" help:"Response headers the engine may set."`
 	TokenType                 string             `json:"token_type" enum:",default-service,default-batch,service,batch" help:"Type of tokens an auth method issues."`
+	DelegatedAuthAccessors    engines.StringList `json:"delegated_auth_accessors" help:"Not supported: engines do not log in for their clients."`
+	IdentityTokenKey          string             `json:"identity_token_key" max:"256" help:"Not supported but for \"default\": identity tokens have the server's own key."`
 	PluginVersion             string             `json:"plugin_version" max:"64" help:"Version of the plugin, from its next start on."`
 	UserLockoutConfig         json.RawMessage    `json:"user_lockout_config" help:"When wrong passwords lock a user out: lockout_threshold, lockout_duration, lockout_counter_reset_duration, lockout_disable."`
 }
@@ -252,6 +279,12 @@ func apply(e *mount.Entry, in *tuneInput, given func(string) bool) error {
 			return engines.Invalid("field \"plugin_version\": %q is part of the server", e.Type)
 		}
 		e.PluginVersion = in.PluginVersion
+	}
+	if len(in.DelegatedAuthAccessors) > 0 {
+		return engines.Invalid("field \"delegated_auth_accessors\": is not supported: leave it out")
+	}
+	if in.IdentityTokenKey != "" && in.IdentityTokenKey != "default" {
+		return engines.Invalid("field \"identity_token_key\": must be \"default\": identity tokens are signed with the server's own key")
 	}
 	defaultTTL, err := leaseTTL("default_lease_ttl", in.DefaultLeaseTTL)
 	if err != nil {
@@ -293,7 +326,8 @@ func apply(e *mount.Entry, in *tuneInput, given func(string) bool) error {
 	return applyOptions(e, in.Options)
 }
 
-// applyOptions merges options. The version of a kv mount is fixed once it is enabled: the versions store secrets differently.
+// applyOptions merges options. A kv mount of version 1 can become one of version 2, and not go back: older versions of its
+// secrets would be lost.
 func applyOptions(e *mount.Entry, options engines.StringMap) error {
 	if len(options) == 0 {
 		return nil
@@ -303,8 +337,8 @@ func applyOptions(e *mount.Entry, options engines.StringMap) error {
 		merged = map[string]string{}
 	}
 	for _, name := range slices.Sorted(maps.Keys(options)) {
-		if now := cmp.Or(e.Options[name], "1"); name == "version" && e.Type == "kv" && options[name] != now {
-			return engines.Invalid("option \"version\" of a kv mount cannot be changed: this one has version %s; enable a second mount and copy the secrets", now)
+		if name == "version" && e.Type == "kv" && e.Options[name] == "2" && options[name] != "2" {
+			return engines.Invalid("option \"version\" of a kv mount cannot go back from 2 to %s: enable another mount and copy the secrets", options[name])
 		}
 		merged[name] = options[name]
 	}
@@ -358,6 +392,11 @@ func (t table) tune(ctx context.Context, req *engines.Request, in *tunePathInput
 		return nil, err
 	}
 	return nil, t.Table.Tune(ctx, namespaceOf(req), m.Path, func(e *mount.Entry) error {
-		return apply(e, &in.tuneInput, req.Given)
+		version := e.Options["version"]
+		err := apply(e, &in.tuneInput, req.Given)
+		if err == nil && e.Type == "kv" && e.Options["version"] == "2" && version != "2" && !t.Members.FormatsAgreed() {
+			err = engines.Invalid("option \"version\" of a kv mount can be changed once every node of the cluster runs this version, and knows how to read the secrets")
+		}
+		return err
 	})
 }

@@ -3,7 +3,6 @@ package mounts
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"net/url"
 	"strings"
@@ -61,7 +60,7 @@ func newRig(t *testing.T) *rig {
 		}
 	}
 	router := system.New(system.Options{Mounts: table, Version: system.Version{API: "1.2.3", Product: "4.5.6"}}).Router()
-	Paths{Table: table, Namespaces: spaces{}}.Routes(router)
+	Paths{Table: table, Namespaces: spaces{}, Members: agreed{}}.Routes(router)
 	return &rig{t, router, table}
 }
 
@@ -161,20 +160,28 @@ func TestMountPathsInNamespaces(t *testing.T) {
 	}
 }
 
-// The version of a kv mount stays what it is, also where no version was given: another one would not find its secrets.
-func TestVersionOfKVStays(t *testing.T) {
+type agreed struct{}
+
+func (agreed) FormatsAgreed() bool { return true }
+
+// A kv mount of version 1 becomes one of version 2, also where no version was given, and keeps its secrets. It does not go back.
+func TestVersionOfKV(t *testing.T) {
 	m := newRig(t)
-	for path, version := range map[string]string{"none": "1", "one": "1", "two": "2"} {
-		options := `{"version":"` + version + `"}`
-		if path == "none" {
-			options = "null"
-		}
+	for path, options := range map[string]string{"none": "null", "one": `{"version":"1"}`, "two": `{"version":"2"}`} {
 		m.must("root", nil, engines.Update, "mounts/"+path, `{"type":"kv","options":`+options+`}`)
-		other := map[string]string{"1": "2", "2": "1"}[version]
-		if _, err := m.in("root", nil, engines.Update, "mounts/"+path+"/tune", `{"options":{"version":"`+other+`"}}`); !errors.As(err, new(*engines.Error)) || !strings.Contains(err.Error(), "cannot be changed") {
-			t.Errorf("version %s of %s, which has %s: %v, want invalid", other, path, version, err)
+		tune := func(version, fails string) {
+			t.Helper()
+			_, err := m.in("root", nil, engines.Update, "mounts/"+path+"/tune", `{"options":{"version":"`+version+`"}}`)
+			if (fails == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), fails) {
+				t.Errorf("version %s of %s: %v, want %q", version, path, err, fails)
+			}
 		}
-		m.must("root", nil, engines.Update, "mounts/"+path+"/tune", `{"options":{"version":"`+version+`"}}`)
+		if path != "two" {
+			tune("1", "")
+		}
+		tune("2", "")
+		tune("1", "cannot go back")
+		tune("2", "")
 	}
 }
 

@@ -51,6 +51,8 @@ type Loggers struct {
 	handler slog.Handler
 	initial slog.Level
 
+	monitors monitors
+
 	mu     sync.Mutex
 	levels map[string]*slog.LevelVar
 }
@@ -70,28 +72,43 @@ func (l *Loggers) Named(name string) *slog.Logger {
 		level.Set(l.initial)
 		l.levels[name] = level
 	}
-	return slog.New(leveled{l.handler.WithAttrs([]slog.Attr{slog.String("logger", name)}), level})
+	return slog.New(leveled{l.handler, level, &l.monitors, func(h slog.Handler) slog.Handler { return h }}.WithAttrs([]slog.Attr{slog.String("logger", name)}))
 }
 
-// leveled asks the level instead of the handler.
+// leveled asks the level instead of the handler, and lets monitors read along.
 type leveled struct {
 	slog.Handler
-	level *slog.LevelVar
+	level    *slog.LevelVar
+	monitors *monitors
+	with     func(slog.Handler) slog.Handler // gives a handler the attributes and groups that this one has
 }
 
-func (h leveled) Enabled(_ context.Context, l slog.Level) bool { return l >= h.level.Level() }
+func (h leveled) Enabled(_ context.Context, l slog.Level) bool {
+	return l >= h.level.Level() || h.monitors.want(l)
+}
+
+func (h leveled) Handle(ctx context.Context, r slog.Record) error {
+	if h.monitors.want(r.Level) {
+		h.monitors.write(ctx, r, h.with)
+	}
+	if r.Level < h.level.Level() {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
+}
 
 func (h leveled) WithAttrs(a []slog.Attr) slog.Handler {
-	return leveled{h.Handler.WithAttrs(a), h.level}
+	return leveled{h.Handler.WithAttrs(a), h.level, h.monitors, func(o slog.Handler) slog.Handler { return h.with(o).WithAttrs(a) }}
 }
 
 func (h leveled) WithGroup(name string) slog.Handler {
-	return leveled{h.Handler.WithGroup(name), h.level}
+	return leveled{h.Handler.WithGroup(name), h.level, h.monitors, func(o slog.Handler) slog.Handler { return h.with(o).WithGroup(name) }}
 }
 
 // Routes declares sys/loggers.
 func (l *Loggers) Routes(r *engines.Router) {
 	const node = engines.AnyNode | engines.RootNamespace
+	engines.On(r, engines.Read, "monitor", "Stream the log of this node as it is written, from a level on.", node|engines.Sudo, l.monitor)
 	engines.On(r, engines.Read, "loggers", "Read the level of every logger of this node.", node, l.readAll)
 	engines.On(r, engines.Update, "loggers", "Set the level of every logger of this node, until it restarts.", node|engines.Sudo, l.writeAll)
 	engines.On(r, engines.Delete, "loggers", "Set every logger of this node back to the level it started with.", node|engines.Sudo, l.resetAll)

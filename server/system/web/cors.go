@@ -21,13 +21,18 @@ import (
 var corsKey = storage.NewKey(storage.Shared, "sys", "root/config/cors")
 
 // corsMethods and corsHeaders are what a page of an allowed origin may use.
-const corsMethods = "DELETE,GET,LIST,OPTIONS,PATCH,POST,PUT"
+const corsMethods = "DELETE,GET,LIST,OPTIONS,PATCH,POST,PUT,SCAN"
 
-var corsHeaders = []string{
-	"Authorization", "Content-Type", "X-Requested-With", "X-Vault-Consistency", "X-Vault-Forward", "X-Vault-Inconsistent",
-	"X-Vault-Index", "X-Vault-MFA", "X-Vault-Namespace", "X-Vault-No-Request-Forwarding", "X-Vault-Policy-Override",
-	"X-Vault-Request", "X-Vault-Token", "X-Vault-Wrap-TTL",
-}
+// corsHeaders are those that clients know and take from the list when they read it; corsOwn are allowed without being listed.
+var (
+	corsHeaders = []string{
+		"Content-Type", "X-Requested-With", "X-Vault-AWS-IAM-Server-ID", "X-Vault-MFA", "X-Vault-No-Request-Forwarding",
+		"X-Vault-Wrap-Format", "X-Vault-Wrap-TTL", "X-Vault-Policy-Override", "Authorization", "X-Vault-Token",
+	}
+	corsOwn = []string{
+		"X-Vault-Consistency", "X-Vault-Forward", "X-Vault-Inconsistent", "X-Vault-Index", "X-Vault-Namespace", "X-Vault-Request",
+	}
+)
 
 // CORS says which web pages of other origins may use the API from a browser: none, until it is configured. Give
 // Changed every change of the feed.
@@ -117,7 +122,7 @@ func (c *CORS) Apply(w http.ResponseWriter, r *http.Request) (answered bool) {
 		return false
 	}
 	h.Set("Access-Control-Allow-Methods", corsMethods)
-	h.Set("Access-Control-Allow-Headers", strings.Join(slices.Concat(corsHeaders, config.Headers), ","))
+	h.Set("Access-Control-Allow-Headers", strings.Join(slices.Concat(corsHeaders, corsOwn, config.Headers), ","))
 	h.Set("Access-Control-Max-Age", "300")
 	w.WriteHeader(http.StatusNoContent)
 	return true

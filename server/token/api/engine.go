@@ -111,12 +111,12 @@ type renewAccessorInput struct {
 
 // found turns token.ErrInvalid into what clients read. Tokens of other namespaces than the request's and those below it
 // are not found.
-func (e *Engine) found(ctx context.Context, req *engines.Request, entry *token.Entry, err error, text string) (*token.Entry, error) {
+func (e *Engine) found(ctx context.Context, req *engines.Request, entry *token.Entry, err error, none *engines.Error) (*token.Entry, error) {
 	if err == nil && !e.tokens.Below(ctx, namespace(req), entry.Namespace) {
 		err = token.ErrInvalid
 	}
 	if errors.Is(err, token.ErrInvalid) {
-		return nil, &engines.Error{Kind: engines.KindDenied, Detail: text}
+		return nil, none
 	}
 	return entry, err
 }
@@ -145,13 +145,13 @@ func (e *Engine) given(ctx context.Context, req *engines.Request, in *tokenInput
 		return entry, req.Caller.Token, err
 	}
 	entry, err := e.tokens.Lookup(ctx, in.Token.Reveal())
-	entry, err = e.found(ctx, req, entry, err, "bad token")
+	entry, err = e.found(ctx, req, entry, err, &engines.Error{Kind: engines.KindDenied, Detail: "bad token"})
 	return entry, in.Token, err
 }
 
 func (e *Engine) byAccessor(ctx context.Context, req *engines.Request, in *accessorInput) (*token.Entry, error) {
 	entry, err := e.tokens.LookupAccessor(ctx, in.Accessor)
-	return e.found(ctx, req, entry, err, "invalid accessor")
+	return e.found(ctx, req, entry, err, engines.Invalid("invalid accessor"))
 }
 
 func (e *Engine) lookup(ctx context.Context, req *engines.Request, in *tokenInput) (*engines.Response, error) {

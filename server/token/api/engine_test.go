@@ -280,7 +280,7 @@ func TestLookupPaths(t *testing.T) {
 	if got := d.Fails(engines.KindDenied, engines.Update, "lookup", `{"token": "hvs.nobody"}`); got != "bad token" {
 		t.Errorf("error %q", got)
 	}
-	if got := d.Fails(engines.KindDenied, engines.Update, "lookup-accessor", `{"accessor": "nobody"}`); got != "invalid accessor" {
+	if got := d.Fails(engines.KindInvalid, engines.Update, "lookup-accessor", `{"accessor": "nobody"}`); got != "invalid accessor" {
 		t.Errorf("error %q", got)
 	}
 	d.Fails(engines.KindInvalid, engines.Update, "lookup-accessor", `{}`)
@@ -315,7 +315,7 @@ func TestRenewPaths(t *testing.T) {
 		t.Errorf("renew-self = %+v, %q", r.Auth, r.Warnings)
 	}
 	d.Fails(engines.KindDenied, engines.Update, "renew", `{"token": "hvs.nobody"}`)
-	d.Fails(engines.KindDenied, engines.Update, "renew-accessor", `{"accessor": "nobody"}`)
+	d.Fails(engines.KindInvalid, engines.Update, "renew-accessor", `{"accessor": "nobody"}`)
 }
 
 func TestRevokePaths(t *testing.T) {
@@ -334,7 +334,7 @@ func TestRevokePaths(t *testing.T) {
 	a = create(`{"policies": "app"}`)
 	noContent("revoke-accessor", map[string]any{"accessor": a.Accessor})
 	d.wantGone(a.ClientToken)
-	if got := d.Fails(engines.KindDenied, engines.Update, "revoke-accessor", map[string]any{"accessor": a.Accessor}); got != "invalid accessor" {
+	if got := d.Fails(engines.KindInvalid, engines.Update, "revoke-accessor", map[string]any{"accessor": a.Accessor}); got != "invalid accessor" {
 		t.Errorf("error %q", got)
 	}
 	if got := d.Fails(engines.KindInvalid, engines.Update, "revoke-orphan", map[string]any{"token": a.ClientToken}); got != "token to revoke not found" {

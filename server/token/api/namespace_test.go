@@ -93,10 +93,10 @@ func TestVisibility(t *testing.T) {
 				continue
 			}
 			d.Fails(engines.KindDenied, engines.Update, "lookup", tok)
-			d.Fails(engines.KindDenied, engines.Update, "lookup-accessor", accessor)
+			d.Fails(engines.KindInvalid, engines.Update, "lookup-accessor", accessor)
 			d.Fails(engines.KindDenied, engines.Update, "renew", tok)
-			d.Fails(engines.KindDenied, engines.Update, "renew-accessor", accessor)
-			d.Fails(engines.KindDenied, engines.Update, "revoke-accessor", accessor)
+			d.Fails(engines.KindInvalid, engines.Update, "renew-accessor", accessor)
+			d.Fails(engines.KindInvalid, engines.Update, "revoke-accessor", accessor)
 			d.Fails(engines.KindInvalid, engines.Update, "revoke-orphan", tok)
 			if d.Must(engines.Update, "revoke", tok); !d.valid(c) { // answers as if it were not there
 				t.Errorf("a request in %s revoked a token of %s", tt.from, ns)

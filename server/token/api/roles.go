@@ -71,10 +71,11 @@ func (e *Engine) readRole(ctx context.Context, req *engines.Request, in *roleNam
 	if err != nil {
 		return nil, err
 	}
-	cidrs := make([]string, len(r.BoundCIDRs))
+	cidrs := make(engines.StringList, len(r.BoundCIDRs))
 	for i, p := range r.BoundCIDRs {
 		cidrs[i] = p.String()
 	}
+	cidrs = engines.ShownNetworks(cidrs)
 	return &engines.Response{Data: map[string]any{
 		"name":                     r.Name,
 		"allowed_policies":         list(r.AllowedPolicies),

@@ -55,7 +55,7 @@ func TestRolePaths(t *testing.T) {
 	// What is not given stays; old names are as good as new ones.
 	d.role("ci", `{"orphan": true, "bound_cidrs": "10.1.2.3/8, ::1", "explicit_max_ttl": 60, "token_type": "default", "disallowed_policies": ["X", "root"]}`)
 	check(map[string]string{
-		"allowed_policies": `["a","b"]`, "orphan": `true`, "token_bound_cidrs": `["10.0.0.0/8","::1/128"]`, "bound_cidrs": `["10.0.0.0/8","::1/128"]`,
+		"allowed_policies": `["a","b"]`, "orphan": `true`, "token_bound_cidrs": `["10.0.0.0/8","::1"]`, "bound_cidrs": `["10.0.0.0/8","::1"]`,
 		"token_explicit_max_ttl": `60`, "token_period": `3600`, "token_type": `"default-service"`, "disallowed_policies": `["root","x"]`,
 	})
 	r := d.Must(engines.Update, "roles/ci", `{"token_period": 120, "period": 60, "renewable": false, "allowed_policies": [], "token_bound_cidrs": []}`)

@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"errors"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -67,7 +66,7 @@ func (s *Store) Get(ctx context.Context, namespace, name string) (*Role, error) 
 func get(ctx context.Context, from interface {
 	Get(context.Context, storage.Key) (storage.Entry, error)
 }, namespace, name string) (*Role, error) {
-	if !roleName.MatchString(name) {
+	if !roleName().MatchString(name) {
 		return nil, storage.ErrNotFound
 	}
 	e, err := from.Get(ctx, folder(namespace)+storage.Key(name))
@@ -88,7 +87,7 @@ func (s *Store) List(ctx context.Context, namespace, after string, limit int) ([
 
 // Delete removes a role; one that is not there is fine.
 func (s *Store) Delete(ctx context.Context, namespace, name string) error {
-	if !roleName.MatchString(name) {
+	if !roleName().MatchString(name) {
 		return nil // there can be none
 	}
 	_, err := s.store.Commit(ctx, storage.Batch{Deletes: []storage.Key{folder(namespace) + storage.Key(name)}})
@@ -97,7 +96,7 @@ func (s *Store) Delete(ctx context.Context, namespace, name string) error {
 
 // Change runs fn on the stored role, or on a new one, and stores what it made of it, if it makes sense.
 func (s *Store) Change(ctx context.Context, namespace, name string, fn func(*Role)) error {
-	if !roleName.MatchString(name) {
+	if !roleName().MatchString(name) {
 		return engines.Invalid("field \"role_name\": must be at most 256 letters, digits, dots, dashes and underscores, and begin and end with a letter, digit or underscore")
 	}
 	_, err := storage.Update(ctx, s.store, func(t *storage.Txn) error {
@@ -124,8 +123,8 @@ func (s *Store) Change(ctx context.Context, namespace, name string, fn func(*Rol
 }
 
 var (
-	roleName   = regexp.MustCompile(`^\w([\w.-]{0,254}\w)?$`)
-	pathSuffix = regexp.MustCompile(`^(\w([\w.-]{0,126}\w)?)?$`)
+	roleName   = engines.Pattern(`^\w([\w.-]{0,254}\w)?$`)
+	pathSuffix = engines.Pattern(`^(\w([\w.-]{0,126}\w)?)?$`)
 )
 
 // check reports what is wrong with a role that is to be stored.
@@ -133,7 +132,7 @@ func (r *Role) check() error {
 	switch {
 	case slices.Contains(r.AllowedPolicies, wrappingPolicy):
 		return engines.Invalid("field \"allowed_policies\": cannot assign policy %q", wrappingPolicy)
-	case !pathSuffix.MatchString(r.PathSuffix):
+	case !pathSuffix().MatchString(r.PathSuffix):
 		return engines.Invalid("field \"path_suffix\": must be at most 128 letters, digits, dots, dashes and underscores, and begin and end with a letter, digit or underscore")
 	case r.NumUses < 0:
 		return engines.Invalid("field \"token_num_uses\": must not be negative")

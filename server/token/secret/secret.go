@@ -53,17 +53,25 @@ const (
 	MaxBytes    = 512
 )
 
-// NewToken returns a fresh service token: "hvs." and 96 characters of base64url.
-func NewToken() string {
+// suffix is how the tokens and accessors of a namespace end, for clients that tell it by that. Root's have none.
+func suffix(namespace string) string {
+	if namespace == "root" {
+		return ""
+	}
+	return "." + namespace
+}
+
+// NewToken returns a fresh service token: "hvs.", 96 characters of base64url, and what says its namespace.
+func NewToken(namespace string) string {
 	var b [72]byte
 	rand.Read(b[:])
-	return tokenPrefix + base64.RawURLEncoding.EncodeToString(b[:])
+	return tokenPrefix + base64.RawURLEncoding.EncodeToString(b[:]) + suffix(namespace)
 }
 
 const accessorAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
-// NewAccessor returns 24 random letters and digits, about 142 bits.
-func NewAccessor() string {
+// NewAccessor returns 24 random letters and digits, about 142 bits, and what says its namespace.
+func NewAccessor(namespace string) string {
 	out := make([]byte, 0, 24)
 	var b [32]byte
 	for {
@@ -73,7 +81,7 @@ func NewAccessor() string {
 				continue
 			}
 			if out = append(out, accessorAlphabet[c%62]); len(out) == cap(out) {
-				return string(out)
+				return string(out) + suffix(namespace)
 			}
 		}
 	}

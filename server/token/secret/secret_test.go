@@ -9,14 +9,14 @@ import (
 
 func TestTextsAreOfTheirForm(t *testing.T) {
 	for range 100 {
-		if text := secret.NewToken(); !regexp.MustCompile(`^hvs\.[\w-]{96}$`).MatchString(text) {
+		if text := secret.NewToken("root"); !regexp.MustCompile(`^hvs\.[\w-]{96}$`).MatchString(text) {
 			t.Fatalf("a token is %q", text)
 		}
-		if text := secret.NewAccessor(); !regexp.MustCompile(`^[A-Za-z0-9]{24}$`).MatchString(text) {
+		if text := secret.NewAccessor("root"); !regexp.MustCompile(`^[A-Za-z0-9]{24}$`).MatchString(text) {
 			t.Fatalf("an accessor is %q", text)
 		}
 	}
-	if secret.NewToken() == secret.NewToken() || secret.NewAccessor() == secret.NewAccessor() {
+	if secret.NewToken("root") == secret.NewToken("root") || secret.NewAccessor("root") == secret.NewAccessor("root") {
 		t.Error("two are equal")
 	}
 }

@@ -31,6 +31,8 @@ var endless = []string{
 	"os/signal.signal_recv", "runtime.ensureSigM",
 	// raft v1.7.3 leaves the two goroutines of a transfer that met the end of the leadership.
 	"raft.(*Raft).leadershipTransfer(", "raft.(*Raft).leaderLoop.func2(",
+	// It never answers the futures that its channels hold when it shuts down; who awaits one returns, the goroutine for it stays.
+	"consensus.(*instance).await.func1(",
 }
 
 // Running returns the stacks of the goroutines, by number, without the caller's own and those of libraries that never end.

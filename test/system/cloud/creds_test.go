@@ -306,7 +306,10 @@ func temporary(t *testing.T, m *mount, got issued, seconds int) {
 		t.Error("the credentials do not work")
 	}
 	near := func(n int) bool { return n <= seconds && n > seconds-30 }
-	if !near(got.Data.TTL) || !near(got.Seconds) || got.Renewable || got.Lease != "" {
+	if !near(got.Data.TTL) || !near(got.Seconds) || got.Renewable || got.Lease == "" {
 		t.Errorf("ttl %d, lease_duration %d, renewable %v, lease_id %q; want %d seconds", got.Data.TTL, got.Seconds, got.Renewable, got.Lease, seconds)
+	}
+	if a := m.do(m.node, "PUT", "sys/leases/lookup", object{"lease_id": got.Lease}); a.Status != 400 {
+		t.Errorf("the lease_id leads to a lease: %d", a.Status)
 	}
 }

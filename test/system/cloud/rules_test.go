@@ -27,19 +27,19 @@ func TestCloudRoot(t *testing.T) {
 			in    object
 			words []string
 		}{
-			"access_key is required with secret_key":                {object{"access_key": nil}, []string{`"access_key"`, "required"}},
-			"secret_key is required with access_key":                {object{"secret_key": nil}, []string{`"secret_key"`, "required"}},
-			"max_retries is -1 or more":                             {object{"max_retries": -2}, []string{`"max_retries"`}},
-			"max_retries is a number":                               {object{"max_retries": "often"}, []string{"max_retries"}},
-			"region is the name of one":                             {object{"region": "eu west"}, []string{`"region"`}},
-			"iam_endpoint is a URL":                                 {object{"iam_endpoint": "iam"}, []string{`"iam_endpoint"`}},
-			"sts_endpoint is a URL":                                 {object{"sts_endpoint": "ftp://sts"}, []string{`"sts_endpoint"`}},
-			"username_template is one":                              {object{"username_template": "{{ .Nobody }}"}, []string{`"username_template"`}},
-			"all problems are named at once":                        {object{"access_key": nil, "max_retries": -9, "region": "?", "iam_endpoint": "x"}, []string{`"access_key"`, `"max_retries"`, `"region"`, `"iam_endpoint"`}},
-			"one of rotation_period and rotation_schedule":          {object{"rotation_period": "24h", "rotation_schedule": "0 0 * * SAT"}, []string{`"rotation_schedule"`}},
-			"a fallback region for each endpoint":                   {object{"sts_fallback_endpoints": m.aws.URL}, []string{`"sts_fallback_regions"`}},
-			"a rotation needs a key":                                {object{"access_key": nil, "secret_key": nil, "rotation_period": "24h"}, []string{`"access_key"`}},
-			"rotation_window is for a schedule and an hour or more": {object{"rotation_schedule": "@daily", "rotation_window": "59m"}, []string{`"rotation_window"`}},
+			"access_key is required with secret_key":                 {object{"access_key": nil}, []string{`"access_key"`, "required"}},
+			"secret_key is required with access_key":                 {object{"secret_key": nil}, []string{`"secret_key"`, "required"}},
+			"max_retries is -1 or more":                              {object{"max_retries": -2}, []string{`"max_retries"`}},
+			"max_retries is a number":                                {object{"max_retries": "often"}, []string{"max_retries"}},
+			"region is the name of one":                              {object{"region": "eu west"}, []string{`"region"`}},
+			"iam_endpoint is a URL":                                  {object{"iam_endpoint": "iam"}, []string{`"iam_endpoint"`}},
+			"sts_endpoint is a URL":                                  {object{"sts_endpoint": "ftp://sts"}, []string{`"sts_endpoint"`}},
+			"username_template is one":                               {object{"username_template": "{{ .Nobody }}"}, []string{`"username_template"`}},
+			"all problems are named at once":                         {object{"access_key": nil, "max_retries": -9, "region": "?", "iam_endpoint": "x"}, []string{`"access_key"`, `"max_retries"`, `"region"`, `"iam_endpoint"`}},
+			"one of rotation_period and rotation_schedule":           {object{"rotation_period": "24h", "rotation_schedule": "0 0 * * SAT"}, []string{`"rotation_schedule"`}},
+			"a fallback region for each endpoint":                    {object{"sts_fallback_endpoints": m.aws.URL}, []string{`"sts_fallback_regions"`}},
+			"a rotation needs a key":                                 {object{"access_key": nil, "secret_key": nil, "rotation_period": "24h"}, []string{`"access_key"`}},
+			"rotation_window is for a schedule and a minute or more": {object{"rotation_schedule": "@daily", "rotation_window": "59s"}, []string{`"rotation_window"`}},
 		} {
 			t.Run(name, func(t *testing.T) {
 				m := *m

@@ -337,6 +337,7 @@ func TestClients(t *testing.T) {
 				{"remount", x.remount},
 				{"passwords", x.passwords},
 				{"operations", x.operations},
+				{"family", x.family},
 				{"snapshots", func(t *testing.T) { x.snapshots(t, snapshots) }},
 				{"seals", x.seals},
 			} {

@@ -208,7 +208,7 @@ func (x *tour) samlRole(t *testing.T, s *sso) {
 	fields(t, got, map[string]any{
 		"bound_attributes": map[string]any{"groups": []any{"zeta", "alpha"}, "department": []any{"finance"}}, "bound_attributes_type": "string",
 		"bound_subjects": []string{"*@example.com", "root@example.org"}, "bound_subjects_type": "glob", "groups_attribute": "groups",
-		"token_policies": []string{"reader", "writer"}, "token_ttl": 3600, "token_max_ttl": 7200, "token_bound_cidrs": []string{"127.0.0.1/32"},
+		"token_policies": []string{"reader", "writer"}, "token_ttl": 3600, "token_max_ttl": 7200, "token_bound_cidrs": []string{"127.0.0.1"},
 		"token_explicit_max_ttl": 0, "token_no_default_policy": false, "token_num_uses": 0, "token_period": 0, "token_type": "default",
 		"alias_metadata": map[string]any{}, "require_same_address": false,
 	})

@@ -45,6 +45,7 @@ var inNamespaces = []string{
 	"POST /sys/policies/password/{name}", "POST /sys/policy/{name}", "POST /sys/remount", "POST /sys/renew",
 	"POST /sys/renew/{url_lease_id}", "POST /sys/revoke", "POST /sys/revoke-force/{prefix}",
 	"POST /sys/revoke-prefix/{prefix}", "POST /sys/revoke/{url_lease_id}", "POST /sys/wrapping/lookup",
+	"POST /sys/tools/hash", "POST /sys/tools/hash/{name}", "POST /sys/tools/random", "POST /sys/tools/random/{of}", "POST /sys/tools/random/{of}/{count}",
 	"POST /sys/wrapping/rewrap", "POST /sys/wrapping/unwrap", "POST /sys/wrapping/wrap",
 	"DELETE /sys/sync/destinations/{type}/{name}", "GET /sys/sync/associations/destinations",
 	"GET /sys/sync/associations/{mount}/{secret_name}", "GET /sys/sync/destinations/{type}/{destination}/associations",

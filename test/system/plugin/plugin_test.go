@@ -3,6 +3,8 @@ package plugin_test
 import (
 	"fmt"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,6 +23,7 @@ func TestPlugins(t *testing.T) {
 	n, root := c.Nodes[0], c.RootToken
 	n.MustDo("POST", "/v1/sys/mounts/p", map[string]any{"type": "thing"})
 	n.MustDo("POST", "/v1/sys/mounts/q", map[string]any{"type": "plugin", "plugin_name": "thing"})
+	n.MustDo("POST", "/v1/sys/mounts/kv", map[string]any{"type": "kv"})
 	n.MustDo("POST", "/v1/sys/auth/door", map[string]any{"type": "door"})
 	n.MustDo("PUT", "/v1/sys/policies/acl/tester", map[string]any{"policy": `
 path "p/data/*" { capabilities = ["create", "read"] }
@@ -141,6 +144,50 @@ path "sys/leases/renew" { capabilities = ["update"] }`})
 			t.Errorf("it has descriptors of the server: %s", open)
 		}
 	})
+	t.Run("audit", func(t *testing.T) {
+		file := filepath.Join(t.TempDir(), "audit.log")
+		do(t, n, 204, "POST", "sys/audit/file", root, map[string]any{"type": "file", "options": map[string]any{"file_path": file}})
+		n.MustDo("POST", "/v1/sys/mounts/p/tune", map[string]any{"audit_non_hmac_request_keys": "value", "audit_non_hmac_response_keys": "value"})
+		do(t, n, 200, "POST", "p/data/audited", root, map[string]any{"value": "in the clear", "other": "other-hidden"})
+		do(t, n, 200, "GET", "p/data/audited", root, nil)
+		do(t, n, 200, "POST", "q/data/audited", root, map[string]any{"value": "value-hidden"})
+		do(t, n, 204, "PUT", "sys/plugins/catalog/secret/audited", root, map[string]any{"sha256": sum, "command": "testplugin", "env": "PASSWORD=env-hidden"})
+		do(t, n, 204, "DELETE", "sys/plugins/catalog/secret/audited", root, nil)
+		do(t, n, 204, "DELETE", "sys/audit/file", root, nil)
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		log := string(text)
+		if got := strings.Count(log, `"value":"in the clear"`); got != 2 { // the request of the write, and the response of the read
+			t.Errorf("what is to be in the clear is so in %d places", got)
+		}
+		if strings.Contains(log, "-hidden") || !strings.Contains(log, `"path":"sys/plugins/catalog/secret/audited"`) {
+			t.Errorf("values are in the clear, or records are missing: %s", log)
+		}
+	})
+	t.Run("headers", func(t *testing.T) {
+		n.MustDo("POST", "/v1/sys/mounts/p/tune", map[string]any{
+			"passthrough_request_headers": []string{"x-wanted", "authorization", "X-Vault-Token", "Cookie"},
+			"allowed_response_headers":    []string{"x-allowed", "X-Vault-Index", "Set-Cookie"},
+		})
+		for authorization, seen := range map[string]bool{"Bearer " + root: false, "Negotiate abc": true} {
+			a, err := n.Do(t.Context(), "GET", "/v1/p/public/x", root, nil, "X-Wanted", "1", "X-Unwanted", "2", "Cookie", "a=b", "Authorization", authorization)
+			if err != nil || a.Status != 200 {
+				t.Fatalf("status %d: %s, %v", a.Status, a.Body, err)
+			}
+			want := "map[X-Wanted:[1]]"
+			if seen {
+				want = "map[Authorization:[Negotiate abc] X-Wanted:[1]]"
+			}
+			if got := field(t, a, "headers"); got != want {
+				t.Errorf("the plugin sees %s, want %s", got, want)
+			}
+			if a.Header.Get("X-Allowed") != "yes" || a.Header.Get("X-Other") != "" || a.Header.Get("Set-Cookie") != "" || a.Header.Get("X-Vault-Index") == "no" {
+				t.Errorf("headers of the response: %v", a.Header)
+			}
+		}
+	})
 	t.Run("catalogue", func(t *testing.T) {
 		for name, body := range map[string]map[string]any{
 			"a path":      {"sha256": sum, "command": "../testplugin"},
@@ -159,14 +206,46 @@ path "sys/leases/renew" { capabilities = ["update"] }`})
 			t.Errorf("another checksum: %s", a.Body)
 		}
 		do(t, n, 400, "POST", "sys/mounts/other", root, map[string]any{"type": "door"})
+		if a := do(t, n, 400, "POST", "sys/auth/jwt", root, map[string]any{"type": "jwt"}); !strings.Contains(string(a.Body), "make plugins") {
+			t.Errorf("a plugin that comes with Coffer and is not there: %s", a.Body)
+		}
+		if a := do(t, n, 400, "POST", "sys/mounts/jwt", root, map[string]any{"type": "jwt"}); !strings.Contains(string(a.Body), "no plugin secret/jwt is registered") {
+			t.Errorf("an auth method that comes with Coffer, as a secrets engine: %s", a.Body)
+		}
+		a := do(t, n, 400, "PUT", "sys/plugins/catalog/database/redis", root, map[string]any{"sha256": sum, "command": "testplugin"})
+		if !strings.Contains(string(a.Body), "database engine") {
+			t.Errorf("a plugin of a database: %s", a.Body)
+		}
 		do(t, n, 400, "POST", "sys/mounts/other", root, map[string]any{"type": "thing", "plugin_version": "v9.9.9"})
 		do(t, n, 204, "PUT", "sys/plugins/catalog/secret/thing", root, map[string]any{"sha256": sum, "command": "testplugin", "version": "1.2.0"})
 		do(t, n, 204, "POST", "sys/mounts/versioned", root, map[string]any{"type": "thing", "plugin_version": "v1.2.0"})
 		do(t, n, 200, "POST", "versioned/data/a", root, map[string]any{"value": "1"})
+		a = do(t, n, 200, "GET", "sys/mounts/versioned", root, nil)
+		if version, running := field(t, a, "plugin_version"), field(t, a, "running_plugin_version"); version != "v1.2.0" || running != "v1.2.0" || field(t, a, "running_sha256") != sum {
+			t.Errorf("the mount has version %s and runs %s: %s", version, running, a.Body)
+		}
+		a = do(t, n, 400, "POST", "sys/mounts/versioned/tune", root, map[string]any{"plugin_version": "v9.9.9"})
+		if !strings.Contains(string(a.Body), "no plugin secret/thing@v9.9.9 is registered") {
+			t.Errorf("a version that there is not: %s", a.Body)
+		}
+		do(t, n, 400, "POST", "sys/mounts/kv/tune", root, map[string]any{"plugin_version": "v1.2.0"})
+		do(t, n, 200, "GET", "versioned/data/a", root, nil)
 		do(t, n, 204, "PUT", "sys/plugins/pins/secret/thing", root, map[string]any{"version": "v1.2.0"})
 		do(t, n, 400, "PUT", "sys/plugins/pins/secret/thing", root, map[string]any{"version": "v7.0.0"})
 		do(t, n, 204, "PUT", "sys/plugins/reload/secret/thing", root, nil)
 		do(t, n, 200, "GET", "versioned/data/a", root, nil)
+	})
+	t.Run("metrics", func(t *testing.T) {
+		text := string(do(t, n, 200, "GET", "sys/metrics?format=prometheus", root, nil).Body)
+		for _, want := range []string{
+			`coffer_plugin_processes{plugin="secret/thing"} [1-9]`, `coffer_plugin_processes{plugin="auth/door"} 1`,
+			`coffer_plugin_starts_total{plugin="secret/thing"} [1-9]`, `coffer_plugin_failures_total{plugin="secret/other"} 1`,
+			`coffer_plugin_requests_total{plugin="secret/thing"} [1-9]`, `coffer_plugin_request_seconds_total{plugin="auth/door"} 0\.0`,
+		} {
+			if !regexp.MustCompile(want).MatchString(text) {
+				t.Errorf("no %s in\n%s", want, regexp.MustCompile("(?m)^coffer_plugin.*$").FindAllString(text, -1))
+			}
+		}
 	})
 	t.Run("disabled", func(t *testing.T) {
 		pid := processes(t, n)
@@ -226,11 +305,17 @@ func TestMisbehaviour(t *testing.T) {
 			return err
 		})
 	}
-	for name, want := range map[string]int{"crash": 503, "large": 503, "memory": 503, "put": 503, "escape": 500, "log": 204} {
+	for name, want := range map[string]int{"crash": 503, "large": 503, "memory": 503, "put": 0, "escape": 500, "log": 404, "odd-log": 404, "orphan": 503} {
 		t.Run(name, func(t *testing.T) {
-			if name == "log" { // it waits for its log, which is bounded
+			n.MustDo("PUT", "/v1/sys/plugins/reload/secret/thing", nil) // without what it has done before
+			switch name {
+			case "log": // it may wait for its log, which is bounded
 				go n.Do(t.Context(), "GET", "/v1/p/misbehave/log", root, nil) //nolint:errcheck // it may end with the test
-			} else {
+			case "put": // its response is that the value is too large, if its memory suffices for that
+				if a, err := n.Do(t.Context(), "GET", "/v1/p/misbehave/put", root, nil); err != nil || a.Status != 500 && a.Status != 503 {
+					t.Errorf("status %d: %.300s, %v", a.Status, a.Body, err)
+				}
+			default:
 				do(t, n, want, "GET", "p/misbehave/"+name, root, nil)
 			}
 			healthy(t)
@@ -286,6 +371,9 @@ func TestMisbehaviour(t *testing.T) {
 		syscall.Kill(child, syscall.SIGKILL) //nolint:errcheck // the kernel tells a killed server's plugin, not what that has started
 		n.Start()
 		n.WaitHealth(200)
+		if left, err := filepath.Glob(filepath.Join(n.Dir, "plugin-dir*")); err != nil || len(left) > 0 {
+			t.Errorf("the killed server's sockets are left: %v, %v", left, err)
+		}
 		healthy(t)
 	})
 	if log := n.Log(); strings.Contains(log, "hush-hush") {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +44,7 @@ func TestReplication(t *testing.T) {
 		{"logins", p.logins},
 		{"forwarded writes", p.forwardedWrites},
 		{"local mounts", p.localMounts},
+		{"KV upgrade", p.upgrade},
 		{"batch tokens", p.batchTokens},
 		{"namespaces", p.namespaces},
 		{"filters", p.filters},
@@ -206,17 +208,17 @@ func (p *pair) hostileTokens(t *testing.T) {
 func (p *pair) firstCopy(t *testing.T) {
 	leader := p.primary.Leader()
 	for _, m := range []string{"a", "b", "c", "payments"} {
-		must(t, p.primary, leader, "POST", "sys/mounts/"+m, object{"type": "kv"})
+		p.primary.Create("/v1/sys/mounts/"+m, object{"type": "kv"})
 		for i := range 60 {
 			p.put(p.primary, leader, fmt.Sprintf("%s/s%d", m, i), fmt.Sprintf("%s %d", m, i))
 		}
 	}
-	must(t, p.primary, leader, "POST", "sys/mounts/v2", object{"type": "kv", "options": object{"version": "2"}})
-	must(t, p.primary, leader, "POST", "sys/mounts/big", object{"type": "kv"})
+	p.primary.Create("/v1/sys/mounts/v2", object{"type": "kv", "options": object{"version": "2"}})
+	p.primary.Create("/v1/sys/mounts/big", object{"type": "kv"})
 	p.put(p.primary, leader, "big/one", strings.Repeat("x", 512<<10))
 	for _, ns := range []string{"team-a", "team-b"} {
-		must(t, p.primary, leader, "POST", "sys/namespaces/"+ns, object{})
-		must(t, p.primary, leader, "POST", "sys/mounts/kv", object{"type": "kv"}, "X-Vault-Namespace", ns)
+		p.primary.Create("/v1/sys/namespaces/"+ns, object{})
+		p.primary.Create("/v1/sys/mounts/kv", object{"type": "kv"}, "X-Vault-Namespace", ns)
 		p.put(p.primary, leader, ns+"/kv/x", ns)
 	}
 	harness.Replicate(p.primary, p.secondary, "eu")
@@ -321,6 +323,41 @@ func (p *pair) localMounts(t *testing.T) {
 		t.Errorf("the secondary's local secret on the primary: status %d", status)
 	}
 	eventually(t, p.secondary, p.secondary.Leader(), "here-secondary/x", holds("secondary"))
+}
+
+// upgrade turns a mount of KV version 1 into version 2, asked for at the secondary; each cluster reads and writes it meanwhile.
+func (p *pair) upgrade(t *testing.T) {
+	p1, s1, s2 := p.primary.Leader(), p.secondary.Leader(), p.secondary.Nodes[1]
+	must(t, p.primary, p1, "POST", "sys/mounts/old", object{"type": "kv", "options": object{"version": "1"}})
+	const secrets = 200
+	for i := range secrets {
+		must(t, p.primary, p1, "POST", fmt.Sprintf("old/%03d", i), object{"value": strconv.Itoa(i)})
+	}
+	eventually(t, p.secondary, s2, fmt.Sprintf("old/%03d", secrets-1), holds(strconv.Itoa(secrets-1)))
+	must(t, p.secondary, s1, "POST", "sys/mounts/old/tune", object{"options": object{"version": "2"}})
+	inVersion2 := func(version int, value string) func(int, object) bool {
+		return func(status int, data object) bool {
+			in, _ := data["data"].(object)
+			about, _ := data["metadata"].(object)
+			return status == 200 && in["value"] == value && about["version"] == float64(version)
+		}
+	}
+	for _, n := range []*harness.Node{s1, s2} {
+		eventually(t, p.secondary, n, "old/data/007", inVersion2(1, "7"))
+	}
+	must(t, p.secondary, s2, "POST", "old/data/007", object{"data": object{"value": "seven"}})
+	for c, n := range map[*harness.Cluster]*harness.Node{p.primary: p1, p.secondary: s2} {
+		eventually(t, c, n, "old/data/007", inVersion2(2, "seven"))
+		eventually(t, c, n, "old/metadata?list=true", func(status int, data object) bool {
+			keys, _ := data["keys"].([]any)
+			return status == 200 && len(keys) == secrets
+		})
+		for i := range secrets {
+			if i != 7 {
+				eventually(t, c, n, fmt.Sprintf("old/data/%03d", i), inVersion2(1, strconv.Itoa(i)))
+			}
+		}
+	}
 }
 
 // batchTokens without a parent are good on every cluster of the set.

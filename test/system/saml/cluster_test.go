@@ -270,7 +270,7 @@ func TestSAMLSecondary(t *testing.T) {
 		if got := own.login("dev", alice); own.lookup(own.node, got.Token) == nil {
 			t.Error("its token is no good")
 		}
-		wantStatus(t, "the primary", send(t, here.node, "GET", "auth/own/role/dev", here.c.RootToken, nil), 404, "no mount")
+		wantStatus(t, "the primary", send(t, here.node, "GET", "auth/own/role/dev", here.c.RootToken, nil), 404, "no handler for route")
 	})
 	t.Run("without its primary", func(t *testing.T) {
 		there := there.in(t)

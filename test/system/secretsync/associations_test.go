@@ -313,9 +313,12 @@ func TestAssociation(t *testing.T) {
 		})
 		s.must("POST", store+"/associations/adopt", object{"mount": "apps", "secret_name": "web/four"})
 		s.has("cloud1-sm", "apps/web/four", `{"k":"4"}`)
-		if events := s.must("POST", store+"/associations/history", object{"mount": "apps", "secret_name": "web/four"})["events"].([]any); len(events) < 2 {
-			t.Errorf("the history is %v", events)
-		}
+		harness.Await(t, "both attempts in the history", 30e9, func() error {
+			if events := s.must("POST", store+"/associations/history", object{"mount": "apps", "secret_name": "web/four"})["events"].([]any); len(events) < 2 {
+				return fmt.Errorf("the history is %v", events)
+			}
+			return nil
+		})
 		s.one.Drop("apps/web/one")
 		s.must("POST", store+"/associations/retry", object{"mount": "apps", "secret_name": "web/one"})
 		s.has("cloud1-sm", "apps/web/one", `{"k":"1"}`)

@@ -3,12 +3,7 @@
 package secretsync_test
 
 import (
-	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
 	"errors"
@@ -19,14 +14,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
-	"net/url"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -35,98 +27,8 @@ import (
 	"github.com/coffer-project/coffer/engines/secretsync/destination/desttest"
 	"github.com/coffer-project/coffer/engines/secretsync/kubernetes"
 	"github.com/coffer-project/coffer/test/harness"
+	"github.com/coffer-project/coffer/test/harness/apiserver"
 )
-
-// apiServer is Kubernetes' own API server on loopback, with an etcd of its own.
-type apiServer struct {
-	url    *url.URL
-	ca     string // PEM
-	client *http.Client
-	admin  string // a token that may do everything
-	role   string // the Role that docs/sync-destinations.md wants, YAML
-	spaces int    // namespaces made
-}
-
-// newAPIServer starts what test/e2e/run has installed, until the test ends.
-func newAPIServer(t *testing.T) *apiServer {
-	t.Helper()
-	dir := t.TempDir()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	k := &apiServer{admin: rand.Text(), role: documentedRole(t)}
-	keyFile, tokens := filepath.Join(dir, "accounts.key"), filepath.Join(dir, "tokens.csv")
-	for file, content := range map[string]string{
-		keyFile: string(pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})),
-		tokens:  k.admin + ",admin,1,system:masters\n",
-	} {
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// "server" is etcd, as its module names it.
-	store, peer, port := loopback(t), loopback(t), loopback(t)
-	daemon(t, dir, "server", "--data-dir", filepath.Join(dir, "etcd"), "--listen-client-urls", "http://"+store, "--advertise-client-urls", "http://"+store,
-		"--listen-peer-urls", "http://"+peer, "--initial-advertise-peer-urls", "http://"+peer, "--initial-cluster", "default=http://"+peer)
-	_, number, _ := net.SplitHostPort(port)
-	daemon(t, dir, "kube-apiserver", "--etcd-servers", "http://"+store, "--bind-address", "127.0.0.1", "--advertise-address", "127.0.0.1", "--secure-port", number,
-		"--cert-dir", filepath.Join(dir, "certificates"), "--endpoint-reconciler-type", "none", "--service-cluster-ip-range", "10.0.0.0/24",
-		"--authorization-mode", "RBAC", "--token-auth-file", tokens,
-		"--service-account-issuer", "https://kubernetes.default.svc", "--service-account-key-file", keyFile, "--service-account-signing-key-file", keyFile)
-	k.url = &url.URL{Scheme: "https", Host: port}
-	harness.Await(t, "the API server to be ready", time.Minute, func() error {
-		text, err := os.ReadFile(filepath.Join(dir, "certificates", "apiserver.crt"))
-		if err != nil {
-			return err
-		}
-		if k.client == nil {
-			roots := x509.NewCertPool()
-			roots.AppendCertsFromPEM(text)
-			transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}
-			t.Cleanup(transport.CloseIdleConnections)
-			k.ca, k.client = string(text), &http.Client{Transport: transport}
-		}
-		if status, body := k.try(t, http.MethodGet, "/readyz", "", nil); status != http.StatusOK {
-			return fmt.Errorf("status %d: %s", status, body)
-		}
-		return nil
-	})
-	return k
-}
-
-// daemon starts a program of test/e2e/kubernetes. What it logs is shown if the test fails.
-func daemon(t *testing.T, dir, name string, args ...string) {
-	t.Helper()
-	root, err := harness.Root()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := os.Create(filepath.Join(dir, name+".log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(filepath.Join(root, "test", "e2e", "kubernetes", "bin", name), args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // no orphan when the test is killed
-	if err := cmd.Start(); err != nil {
-		t.Fatalf("%v: run test/e2e/run, which installs it", err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		_ = out.Close()
-		if text, err := os.ReadFile(out.Name()); t.Failed() && err == nil {
-			t.Logf("the last that %s logged:\n%s", name, text[max(0, len(text)-4000):])
-		}
-	})
-}
-
-func loopback(t *testing.T) string { return fmt.Sprintf("127.0.0.1:%d", harness.FreePort(t)) }
 
 // documentedRole returns the Role that docs/sync-destinations.md wants for the destination.
 func documentedRole(t *testing.T) string {
@@ -148,71 +50,34 @@ func documentedRole(t *testing.T) string {
 	return role
 }
 
-// try makes a call of the administrator; a body is YAML, which JSON is too.
-func (k *apiServer) try(t *testing.T, method, path, body string, into any) (int, string) {
-	t.Helper()
-	r, err := http.NewRequestWithContext(context.Background(), method, k.url.String()+path, strings.NewReader(body)) // cleanups call, too
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Authorization", "Bearer "+k.admin)
-	r.Header.Set("Content-Type", "application/yaml")
-	r.Header.Set("Accept", "application/json")
-	resp, err := k.client.Do(r)
-	if err != nil {
-		return 0, err.Error()
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return 0, err.Error()
-	}
-	if into != nil && resp.StatusCode < 300 {
-		if err := json.Unmarshal(text, into); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return resp.StatusCode, string(text)
-}
-
-// do makes a call that succeeds.
-func (k *apiServer) do(t *testing.T, method, path string, body, into any) {
-	t.Helper()
-	text, ok := body.(string)
-	if !ok && body != nil {
-		data, err := json.Marshal(body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text = string(data)
-	}
-	if status, said := k.try(t, method, path, text, into); status >= 300 || status == 0 {
-		t.Fatalf("%s %s: status %d: %s", method, path, status, said)
-	}
+// cluster is Kubernetes' own API server.
+type cluster struct {
+	*apiserver.Server
+	role   string // the Role that docs/sync-destinations.md wants, YAML
+	spaces int    // namespaces made
 }
 
 // space is a namespace with a service account that has the documented Role, and faults in front of the API server.
 type space struct {
-	*apiServer
+	*cluster
 	name   string
 	token  string
 	front  *httptest.Server
 	faults *desttest.Faults
 }
 
-func (k *apiServer) newSpace(t *testing.T) *space {
+func (k *cluster) newSpace(t *testing.T) *space {
 	t.Helper()
 	k.spaces++
-	n := &space{apiServer: k, name: fmt.Sprintf("shop-%d", k.spaces)}
-	k.do(t, http.MethodPost, "/api/v1/namespaces", object{"metadata": object{"name": n.name}}, nil)
-	k.do(t, http.MethodPost, "/api/v1/namespaces/"+n.name+"/serviceaccounts", object{"metadata": object{"name": "coffer-sync"}}, nil)
+	n := &space{cluster: k, name: fmt.Sprintf("shop-%d", k.spaces)}
+	k.NewNamespace(t, n.name, "coffer-sync")
 	n.putRole(t, http.MethodPost, "", k.role)
-	k.do(t, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/namespaces/"+n.name+"/rolebindings", object{
+	k.Do(t, http.MethodPost, "/apis/rbac.authorization.k8s.io/v1/namespaces/"+n.name+"/rolebindings", object{
 		"metadata": object{"name": "coffer-sync"},
 		"roleRef":  object{"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "coffer-sync"},
 		"subjects": []object{{"kind": "ServiceAccount", "name": "coffer-sync", "namespace": n.name}},
 	}, nil)
-	n.token = k.newToken(t, n.name, 365*24*time.Hour)
+	n.token = k.NewToken(t, n.name, "coffer-sync", 365*24*time.Hour)
 	n.faults = &desttest.Faults{
 		Next: n.proxy(nil),
 		Reads: func(r *http.Request, _ []byte) bool {
@@ -235,25 +100,15 @@ func (k *apiServer) newSpace(t *testing.T) *space {
 func (n *space) putRole(t *testing.T, method, path, role string) {
 	t.Helper()
 	role = strings.Replace(role, "namespace: shop}", "namespace: "+n.name+"}", 1)
-	n.do(t, method, "/apis/rbac.authorization.k8s.io/v1/namespaces/"+n.name+"/roles"+path, role, nil)
-}
-
-// newToken returns a token of the service account, as kubectl create token does.
-func (k *apiServer) newToken(t *testing.T, namespace string, lives time.Duration) string {
-	t.Helper()
-	var made struct{ Status struct{ Token string } }
-	k.do(t, http.MethodPost, "/api/v1/namespaces/"+namespace+"/serviceaccounts/coffer-sync/token", object{
-		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": object{"expirationSeconds": int(lives.Seconds())},
-	}, &made)
-	return made.Status.Token
+	n.Do(t, method, "/apis/rbac.authorization.k8s.io/v1/namespaces/"+n.name+"/roles"+path, role, nil)
 }
 
 // proxy passes requests on to the API server.
 func (n *space) proxy(change func(*http.Request)) http.Handler {
 	return &httputil.ReverseProxy{
-		Transport: n.client.Transport,
+		Transport: n.Client.Transport,
 		Rewrite: func(r *httputil.ProxyRequest) {
-			r.SetURL(n.url)
+			r.SetURL(n.URL)
 			if change != nil {
 				change(r.Out)
 			}
@@ -264,7 +119,7 @@ func (n *space) proxy(change func(*http.Request)) http.Handler {
 
 // config is that of the API server itself.
 func (n *space) config() kubernetes.Config {
-	return kubernetes.Config{APIServer: n.url.String(), CACert: n.ca, Token: engines.Sensitive(n.token), Namespace: n.name}
+	return kubernetes.Config{APIServer: n.URL.String(), CACert: n.CA, Token: engines.Sensitive(n.token), Namespace: n.name}
 }
 
 func openKubernetes(t *testing.T, c kubernetes.Config) destination.Destination {
@@ -320,7 +175,7 @@ func (n *space) apply(t *testing.T, name string, fields object) {
 	if _, ok := n.secret(t, name); !ok {
 		method, path = http.MethodPost, n.path("")
 	}
-	n.do(t, method, strings.TrimSuffix(path, "/"), fields, nil)
+	n.Do(t, method, strings.TrimSuffix(path, "/"), fields, nil)
 }
 
 // shown is a Secret as the API server shows it.
@@ -337,7 +192,7 @@ type shown struct {
 func (n *space) secret(t *testing.T, name string) (shown, bool) {
 	t.Helper()
 	var s shown
-	status, said := n.try(t, http.MethodGet, n.path(name), "", &s)
+	status, said := n.Try(t, http.MethodGet, n.path(name), "", &s)
 	if status != http.StatusOK && status != http.StatusNotFound {
 		t.Fatalf("status %d: %s", status, said)
 	}
@@ -360,7 +215,7 @@ func (n *space) Secrets() []string { return []string{n.token} }
 // TestKubernetes runs the suite, and what is Kubernetes' own, on its API server, with a token of a service account that may do
 // what docs/sync-destinations.md says.
 func TestKubernetes(t *testing.T) {
-	k := newAPIServer(t)
+	k := &cluster{Server: apiserver.Start(t), role: documentedRole(t)}
 	t.Run("suite", func(t *testing.T) {
 		desttest.Run(t, kubernetes.Type, func(t *testing.T) desttest.Fake { return k.newSpace(t) })
 	})
@@ -438,9 +293,9 @@ func TestKubernetes(t *testing.T) {
 		},
 		"a full namespace": func(t *testing.T, n *space, d destination.Destination) {
 			quotas, quota := "/api/v1/namespaces/"+n.name+"/resourcequotas", object{"metadata": object{"name": "few"}, "spec": object{"hard": object{"count/secrets": "0"}}}
-			n.do(t, http.MethodPost, quotas, quota, nil)
+			n.Do(t, http.MethodPost, quotas, quota, nil)
 			quota["status"] = object{"hard": object{"count/secrets": "0"}, "used": object{"count/secrets": "0"}} // by what counts in a whole cluster
-			n.do(t, http.MethodPut, quotas+"/few/status", quota, nil)
+			n.Do(t, http.MethodPut, quotas+"/few/status", quota, nil)
 			harness.Await(t, "the quota to apply", 20*time.Second, func() error {
 				if err := failedCheck(d.Verify(t.Context())); err == nil || !strings.Contains(err.Error(), "ResourceQuota") {
 					return fmt.Errorf("verify: %v", err)
@@ -453,7 +308,7 @@ func TestKubernetes(t *testing.T) {
 		"a name that is made anew": func(t *testing.T, n *space, d destination.Destination) {
 			desttest.Write(t, d, whole("app", `{"a":"the-value"}`))
 			was := desttest.Read(t, d, "app")
-			n.do(t, http.MethodDelete, n.path("app"), nil, nil)
+			n.Do(t, http.MethodDelete, n.path("app"), nil, nil)
 			_, err := d.Write(t.Context(), whole("app", `{"a":"the-value-2"}`), was)
 			desttest.Fails(t, err, destination.Changed, n.token)
 			n.Put(t, "app", "theirs")
@@ -466,8 +321,8 @@ func TestKubernetes(t *testing.T) {
 		},
 		"a namespace that is not there": func(t *testing.T, n *space, _ destination.Destination) {
 			rbac := "/apis/rbac.authorization.k8s.io/v1/"
-			n.do(t, http.MethodPost, rbac+"clusterroles", object{"metadata": object{"name": n.name}, "rules": []object{{"apiGroups": []string{""}, "resources": []string{"secrets"}, "verbs": []string{"*"}}}}, nil)
-			n.do(t, http.MethodPost, rbac+"clusterrolebindings", object{
+			n.Do(t, http.MethodPost, rbac+"clusterroles", object{"metadata": object{"name": n.name}, "rules": []object{{"apiGroups": []string{""}, "resources": []string{"secrets"}, "verbs": []string{"*"}}}}, nil)
+			n.Do(t, http.MethodPost, rbac+"clusterrolebindings", object{
 				"metadata": object{"name": n.name}, "roleRef": object{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": n.name},
 				"subjects": []object{{"kind": "ServiceAccount", "name": "coffer-sync", "namespace": n.name}},
 			}, nil)
@@ -486,7 +341,7 @@ func TestKubernetes(t *testing.T) {
 		},
 		"a namespace that ends": func(t *testing.T, n *space, d destination.Destination) {
 			desttest.Write(t, d, whole("app", `{"a":"the-value"}`))
-			n.do(t, http.MethodDelete, "/api/v1/namespaces/"+n.name, nil, nil)
+			n.Do(t, http.MethodDelete, "/api/v1/namespaces/"+n.name, nil, nil)
 			_, err := d.Write(t.Context(), whole("new", `{"a":"the-value"}`), destination.Found{Name: "new"})
 			desttest.Fails(t, err, destination.NoLocation, n.token)
 		},
@@ -530,7 +385,7 @@ func TestKubernetes(t *testing.T) {
 		},
 		"a token that expires": func(t *testing.T, n *space, _ destination.Destination) {
 			c := n.config()
-			c.Token = engines.Sensitive(n.newToken(t, n.name, time.Hour))
+			c.Token = engines.Sensitive(n.NewToken(t, n.name, "coffer-sync", time.Hour))
 			d := openKubernetes(t, c)
 			defer d.Close()
 			if err := failedCheck(d.Verify(t.Context())); err == nil || !strings.HasPrefix(err.Error(), "expiry: ") {
@@ -609,8 +464,8 @@ func (n *space) serve(t *testing.T) {
 	const destination = "sys/sync/destinations/kubernetes/shop"
 	write("sys/mounts/kv", object{"type": "kv", "options": object{"version": "2"}})
 	write(destination, object{
-		"api_server": n.url.String(), "ca_cert": n.ca, "token": n.token, "namespace": n.name, "secret_name_template": "{{ .SecretPath }}",
-		"allowed_ports": []string{n.url.Port()}, "allowed_ipv4_addresses": []string{"127.0.0.0/8"},
+		"api_server": n.URL.String(), "ca_cert": n.CA, "token": n.token, "namespace": n.name, "secret_name_template": "{{ .SecretPath }}",
+		"allowed_ports": []string{n.URL.Port()}, "allowed_ipv4_addresses": []string{"127.0.0.0/8"},
 	})
 	checks, _ := write(destination+"/verify", nil)["checks"].([]any)
 	for _, c := range checks {

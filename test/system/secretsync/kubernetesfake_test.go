@@ -83,7 +83,7 @@ func (n *space) compare(t *testing.T) {
 	bare := httptest.NewServer(fake) // without the contract, which no illegal request passes
 	t.Cleanup(bare.Close)
 	parties := map[string]*party{
-		"own":  {client: n.client, url: n.url.String(), token: n.token},
+		"own":  {client: n.Client, url: n.URL.String(), token: n.token},
 		"fake": {client: &http.Client{}, url: bare.URL, token: kubernetestest.Token},
 	}
 	secrets := strings.TrimSuffix(n.path(""), "/")

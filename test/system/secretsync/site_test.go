@@ -387,10 +387,10 @@ func (s *site) accessor(mount string) string {
 	return accessor
 }
 
-// eventually waits until a destination is as it should be.
+// eventually waits until a destination is as it should be. A redeployment begins half a minute after the change.
 func (s *site) eventually(d string, is func(object) error) {
 	s.t.Helper()
-	harness.Await(s.t, d, 30*time.Second, func() error { return is(s.must("GET", d, nil)) })
+	harness.Await(s.t, d, 2*time.Minute, func() error { return is(s.must("GET", d, nil)) })
 }
 
 // vanishes waits until a destination is not there any more.

@@ -261,10 +261,13 @@ func TestState(t *testing.T) {
 				s.has("cloud1-sm", name, `{"k":"2"}`)
 				continue
 			}
-			events, _ := s.must("POST", d+"/associations/history", body)["events"].([]any)
-			if done := events[len(events)-1].(object)["done"]; done != "updated 1, over a change by another client" {
-				t.Errorf("the history says %v", done)
-			}
+			harness.Await(t, "the record of it", 30e9, func() error {
+				events, _ := s.must("POST", d+"/associations/history", body)["events"].([]any)
+				if done := events[len(events)-1].(object)["done"]; done != "updated 1, over a change by another client" {
+					return fmt.Errorf("the history says %v", done)
+				}
+				return nil
+			})
 		}
 		if text := string(s.do("GET", "sys/metrics?format=prometheus", nil).Body); !strings.Contains(text, "coffer_sync_overwritten_changes_total ") || strings.Contains(text, "coffer_sync_overwritten_changes_total 0\n") {
 			t.Error("the metrics do not count the overwritten change")

@@ -207,6 +207,40 @@ func TestSyncPolicies(t *testing.T) {
 	}
 }
 
+// byVendorsName returns the path of a destination by the vendor's name of its type.
+func byVendorsName(d string) string { return strings.Replace(d, "/cloud1-sm/", "/aws-sm/", 1) }
+
+// TestSyncTypeNames: a destination has two paths, and policies, capabilities and quotas take them for one.
+func TestSyncTypeNames(t *testing.T) {
+	_, root := newSyncing(t, 1)
+	for _, name := range []string{"theirs", "mine"} {
+		d := root.destination(name)
+		for _, names := range [][2]string{{d, byVendorsName(d)}, {byVendorsName(d), d}} {
+			rule, used := names[0], names[1]
+			root.policy("granted", fmt.Sprintf(`path %q { capabilities = ["read"] }`, rule))
+			root.policy("denied", fmt.Sprintf(`path "sys/sync/*" { capabilities = ["read"] } path %q { capabilities = ["deny"] }`, rule))
+			for policy, want := range map[string]int{"granted": 200, "denied": 403} {
+				u := root.having(policy)
+				if a := u.do("GET", used, nil); a.Status != want {
+					t.Errorf("%s on %s: GET %s is %d", policy, rule, used, a.Status)
+				}
+				told := dataOf(t, u.must("POST", "sys/capabilities-self", fields{"paths": []string{used}}))[used]
+				if reads := strings.Contains(fmt.Sprint(told), "read"); reads != (want == 200) {
+					t.Errorf("%s on %s: the capabilities on %s are %v", policy, rule, used, told)
+				}
+			}
+			root.must("POST", "sys/quotas/rate-limit/one", fields{"path": rule, "rate": 1, "interval": "1h"})
+			root.must("GET", used, nil)
+			for _, path := range names {
+				if a := root.do("GET", path, nil); a.Status != 429 {
+					t.Errorf("a quota of one request on %s: GET %s is %d after it", rule, path, a.Status)
+				}
+			}
+			root.must("DELETE", "sys/quotas/rate-limit/one", nil)
+		}
+	}
+}
+
 // TestSyncParameterRules: a policy that allows to associate one secret allows no other, by no other field, spelling or default.
 func TestSyncParameterRules(t *testing.T) {
 	_, root := newSyncing(t, 1)
@@ -221,6 +255,7 @@ func TestSyncParameterRules(t *testing.T) {
 		`{"mount":"kv","secret_name":"mine/a","deletion_policy":"retain"}`, `{"mount":"kv","\u0073ecret_name":"theirs/b"}`, `{"mount":"kv","secret_name":["mine/a","theirs/b"]}`, `{"mount":"kv","secret_name":"mine/../theirs/b"}`,
 	} {
 		u.refused(raw, "POST", d+"/associations/set", []byte(raw))
+		u.refused(raw, "POST", byVendorsName(d)+"/associations/set", []byte(raw))
 	}
 	for _, query := range []string{"?secret_name=theirs/b", "?secret_prefix=*", "?name=theirs/b"} {
 		u.do("POST", d+"/associations/set"+query, fields{"mount": "kv"})

@@ -64,7 +64,9 @@ func issuedCredentials(a *command.Response, asked time.Time) (*credentials, erro
 		return nil, command.ServerErrorf("the answer holds no credentials; is another engine mounted there?")
 	}
 	creds := out.Data.credentials
-	creds.LeaseID = out.LeaseID
+	if creds.SessionToken == "" { // what sessions have as a lease leads nowhere
+		creds.LeaseID = out.LeaseID
+	}
 	seconds := out.Data.TTL
 	if seconds == 0 {
 		seconds = out.Duration

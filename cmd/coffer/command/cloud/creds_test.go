@@ -12,8 +12,8 @@ import (
 func TestCredentialsEndInTime(t *testing.T) {
 	asked := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for _, tt := range []struct{ answer, want string }{
-		{`{"lease_id":"cloud/creds/dev/1","lease_duration":3600,"renewable":true,"data":{"access_key":"AKIA1","secret_key":"s'1","security_token":null,"session_token":null}}`, "2026-01-02T04:04:05Z"},                                              // its lease
-		{`{"lease_id":"","lease_duration":900,"data":{"access_key":"ASIA1","secret_key":"s1","security_token":"t1","session_token":"t1","ttl":899,"arn":"arn:aws:sts::123456789012:assumed-role/r/s"},"warnings":["mind"]}`, "2026-01-02T03:19:04Z"}, // its ttl, which is what the provider said
+		{`{"lease_id":"cloud/creds/dev/1","lease_duration":3600,"renewable":true,"data":{"access_key":"AKIA1","secret_key":"s'1","security_token":null,"session_token":null}}`, "2026-01-02T04:04:05Z"},                                                               // its lease
+		{`{"lease_id":"cloud/creds/dev/2","lease_duration":900,"data":{"access_key":"ASIA1","secret_key":"s1","security_token":"t1","session_token":"t1","ttl":899,"arn":"arn:aws:sts::123456789012:assumed-role/r/s"},"warnings":["mind"]}`, "2026-01-02T03:19:04Z"}, // its ttl, which is what the provider said
 		{`{"data":{"access_key":"a","secret_key":"b"}}`, "0001-01-01T00:00:00Z"},
 	} {
 		creds, err := issuedCredentials(&command.Response{Raw: []byte(tt.answer)}, asked)

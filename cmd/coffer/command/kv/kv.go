@@ -44,12 +44,12 @@ func mountFlag() cli.Flag {
 type Path struct {
 	Mount   string // with a slash at the end
 	Name    string
-	version int
+	Version int
 }
 
-// at returns the API path of one aspect of the secret: data, metadata, delete, …. Version 1 has no aspects.
-func (p Path) at(aspect string) string {
-	if p.version == 1 {
+// At returns the API path of one aspect of the secret: data, metadata, delete, …. Version 1 has no aspects.
+func (p Path) At(aspect string) string {
+	if p.Version == 1 {
 		return p.Mount + p.Name
 	}
 	return p.Mount + aspect + "/" + p.Name
@@ -74,7 +74,7 @@ func PathOf(ctx context.Context, c *command.Call, arg string) (Path, error) {
 		if mount == "" {
 			mount, name, _ = strings.Cut(name, "/")
 		}
-		return Path{Mount: mount + "/", Name: name, version: 1}, nil
+		return Path{Mount: mount + "/", Name: name, Version: 1}, nil
 	}
 	if err != nil {
 		if e, ok := err.(*command.RequestError); ok {
@@ -82,10 +82,10 @@ func PathOf(ctx context.Context, c *command.Call, arg string) (Path, error) {
 		}
 		return Path{}, err
 	}
-	p := Path{version: 1, Name: name}
+	p := Path{Version: 1, Name: name}
 	p.Mount, _ = a.Data()["path"].(string)
 	if options, ok := a.Data()["options"].(map[string]any); ok && options["version"] == "2" {
-		p.version = 2
+		p.Version = 2
 	}
 	if p.Mount == "" {
 		return p, command.ServerErrorf("the server did not say what is mounted at %s", asked)
@@ -101,7 +101,7 @@ func PathOf(ctx context.Context, c *command.Call, arg string) (Path, error) {
 // versionedPath is pathArg for what only version 2 can do.
 func versionedPath(ctx context.Context, c *command.Call) (Path, error) {
 	p, err := pathArg(ctx, c)
-	if err == nil && p.version != 2 {
+	if err == nil && p.Version != 2 {
 		err = command.Usagef("%s needs version 2 of the key/value engine; %s has version 1 (see coffer kv enable-versioning -h)", c.FullName(), p.Mount)
 	}
 	return p, err
@@ -110,10 +110,10 @@ func versionedPath(ctx context.Context, c *command.Call) (Path, error) {
 // nothingAt is the error for a path that holds nothing, with a hint if the path looks like one of the API.
 func (p Path) nothingAt(aspect string) error {
 	hint := ""
-	if p.version == 2 && (strings.HasPrefix(p.Name, "data/") || strings.HasPrefix(p.Name, "metadata/")) {
+	if p.Version == 2 && (strings.HasPrefix(p.Name, "data/") || strings.HasPrefix(p.Name, "metadata/")) {
 		hint = "; leave out the part after the mount, kv commands add it"
 	}
-	return command.ServerErrorf("no value found at %s%s", p.at(aspect), hint)
+	return command.ServerErrorf("no value found at %s%s", p.At(aspect), hint)
 }
 
 func getCommand() *cli.Command {
@@ -141,7 +141,7 @@ func get(ctx context.Context, c *command.Call) error {
 	if err != nil {
 		return err
 	}
-	if p.version == 1 || a.Secret.WrapInfo != nil {
+	if p.Version == 1 || a.Secret.WrapInfo != nil {
 		return c.PrintResponse(a)
 	}
 	return printSecret2(c, p, a)
@@ -149,9 +149,9 @@ func get(ctx context.Context, c *command.Call) error {
 
 // readVersion reads a secret. Version 0 is the newest. Plain is as in request.
 func readVersion(ctx context.Context, c *command.Call, p Path, version int, plain bool) (*command.Response, error) {
-	r := command.Request{Method: http.MethodGet, Path: p.at("data"), Plain: plain}
+	r := command.Request{Method: http.MethodGet, Path: p.At("data"), Plain: plain}
 	if version > 0 {
-		if p.version == 1 {
+		if p.Version == 1 {
 			return nil, command.Usagef("version 1 of the key/value engine keeps no versions")
 		}
 		r.Query = map[string][]string{"version": {fmt.Sprint(version)}}
@@ -188,7 +188,7 @@ func printSecret2(c *command.Call, p Path, a *command.Response) error {
 		return err
 	}
 	printTitle(c, "Secret Path", len("Secret Path"))
-	fmt.Fprintf(c.Out, "%s\n\n", table.Printable(p.at("data")))
+	fmt.Fprintf(c.Out, "%s\n\n", table.Printable(p.At("data")))
 	if err := printTitled(c, "Metadata", command.DataRows(metadata)); err != nil {
 		return err
 	}
@@ -202,9 +202,9 @@ func printSecret2(c *command.Call, p Path, a *command.Response) error {
 func deletedVersion(p Path, metadata map[string]any) error {
 	version := table.Cell("", metadata["version"])
 	if metadata["destroyed"] == true {
-		return command.ServerErrorf("version %s of %s is destroyed", version, p.at("data"))
+		return command.ServerErrorf("version %s of %s is destroyed", version, p.At("data"))
 	}
-	return command.ServerErrorf("version %s of %s is deleted; bring it back with: coffer kv undelete -versions=%s %s", version, p.at("data"), version, p.Mount+p.Name)
+	return command.ServerErrorf("version %s of %s is deleted; bring it back with: coffer kv undelete -versions=%s %s", version, p.At("data"), version, p.Mount+p.Name)
 }
 
 // printTitle prints title amid a line of equals signs as wide as the table below it.
@@ -240,15 +240,15 @@ Examples:
 		if err != nil {
 			return err
 		}
-		return command.ListPath(ctx, c, strings.TrimRight(p.at("metadata"), "/"))
+		return command.ListPath(ctx, c, strings.TrimRight(p.At("metadata"), "/"))
 	})
 }
 
 func enableVersioningCommand() *cli.Command {
 	return command.New(command.Spec{
 		Name: "enable-versioning", Args: "MOUNT", Min: 1, Max: 1, Usage: "turn a version 1 engine into version 2",
-		Help: `Asks the server to turn a key/value engine of version 1 into one of version 2. Coffer rejects that: enable a second engine of version 2 and
-copy the secrets. Other Vault-compatible servers make what the engine holds the first version of each secret.
+		Help: `Turns a key/value engine of version 1 into one of version 2, in place. What it holds becomes the first version of each secret. Everything
+can be read and written at once; the stored form is converted in the background. There is no way back.
 
 Examples:
 

@@ -72,10 +72,10 @@ Examples:
 			if err != nil {
 				return err
 			}
-			if _, err := c.Remove(ctx, p.at("metadata")); err != nil {
+			if _, err := c.Remove(ctx, p.At("metadata")); err != nil {
 				return err
 			}
-			c.Sayf("Success! Data deleted (if it existed) at: %s", p.at("metadata"))
+			c.Sayf("Success! Data deleted (if it existed) at: %s", p.At("metadata"))
 			return nil
 		}))
 }
@@ -85,7 +85,7 @@ func metadataGet(ctx context.Context, c *command.Call) error {
 	if err != nil {
 		return err
 	}
-	a, err := c.Get(ctx, p.at("metadata"))
+	a, err := c.Get(ctx, p.At("metadata"))
 	if command.StatusOf(err) == http.StatusNotFound {
 		return p.nothingAt("metadata")
 	}
@@ -99,7 +99,7 @@ func metadataGet(ctx context.Context, c *command.Call) error {
 	rows := command.DataRows(a.Data())
 	rows = slices.DeleteFunc(rows, func(r command.Row) bool { return r.Key == "versions" })
 	printTitle(c, "Metadata Path", len("Metadata Path"))
-	fmt.Fprintf(c.Out, "%s\n\n", table.Printable(p.at("metadata")))
+	fmt.Fprintf(c.Out, "%s\n\n", table.Printable(p.At("metadata")))
 	if err := printTitled(c, "Metadata", rows); err != nil {
 		return err
 	}
@@ -150,10 +150,10 @@ func metadataWrite(method string) func(context.Context, *command.Call) error {
 		if err != nil {
 			return err
 		}
-		a, err := c.Send(ctx, command.Request{Method: method, Path: p.at("metadata"), Body: body})
+		a, err := c.Send(ctx, command.Request{Method: method, Path: p.At("metadata"), Body: body})
 		if err != nil {
 			return err
 		}
-		return c.PrintWritten(a, p.at("metadata"))
+		return c.PrintWritten(a, p.At("metadata"))
 	}
 }

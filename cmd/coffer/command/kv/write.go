@@ -39,17 +39,17 @@ func put(ctx context.Context, c *command.Call) error {
 	if err != nil {
 		return err
 	}
-	if p.version == 1 {
+	if p.Version == 1 {
 		if c.IsSet("cas") {
 			return command.Usagef("-cas needs version 2 of the key/value engine; %s has version 1", p.Mount)
 		}
-		a, err := c.Put(ctx, p.at("data"), data)
+		a, err := c.Put(ctx, p.At("data"), data)
 		if err != nil {
 			return err
 		}
-		return c.PrintWritten(a, p.at("data"))
+		return c.PrintWritten(a, p.At("data"))
 	}
-	a, err := c.Put(ctx, p.at("data"), writeBody(c, data, c.Int("cas")))
+	a, err := c.Put(ctx, p.At("data"), writeBody(c, data, c.Int("cas")))
 	if err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func printVersion(c *command.Call, p Path, a *command.Response) error {
 	}
 	c.PrintWarnings(a)
 	printTitle(c, "Secret Path", len("Secret Path"))
-	fmt.Fprintf(c.Out, "%s\n\n", table.Printable(p.at("data")))
+	fmt.Fprintf(c.Out, "%s\n\n", table.Printable(p.At("data")))
 	return printTitled(c, "Metadata", command.DataRows(a.Data()))
 }
 
@@ -120,7 +120,7 @@ func patch(ctx context.Context, c *command.Call) error {
 		return err
 	}
 	if method != "rw" {
-		a, err := c.Send(ctx, command.Request{Method: http.MethodPatch, Path: p.at("data"), Body: writeBody(c, data, c.Int("cas"))})
+		a, err := c.Send(ctx, command.Request{Method: http.MethodPatch, Path: p.At("data"), Body: writeBody(c, data, c.Int("cas"))})
 		switch {
 		case err == nil:
 			return printVersion(c, p, a)
@@ -143,7 +143,7 @@ func readWrite(ctx context.Context, c *command.Call, p Path, data map[string]any
 		return p.nothingAt("data")
 	}
 	mergePatch(old, data)
-	a, err := c.Put(ctx, p.at("data"), writeBody(c, old, version))
+	a, err := c.Put(ctx, p.At("data"), writeBody(c, old, version))
 	if err != nil {
 		return err
 	}
@@ -184,7 +184,7 @@ func newest(ctx context.Context, c *command.Call, p Path) (map[string]any, int, 
 	metadata, _ := a.Data()["metadata"].(map[string]any)
 	version, err := strconv.Atoi(table.Cell("", metadata["version"]))
 	if err != nil {
-		return nil, 0, command.ServerErrorf("the server did not say which version of %s is the newest", p.at("data"))
+		return nil, 0, command.ServerErrorf("the server did not say which version of %s is the newest", p.At("data"))
 	}
 	return data, version, nil
 }
@@ -216,7 +216,7 @@ func rollback(ctx context.Context, c *command.Call) error {
 	}
 	a, err := readVersion(ctx, c, p, c.Int("version"), true)
 	if command.StatusOf(err) == http.StatusNotFound {
-		return command.ServerErrorf("%s has no version %d", p.at("data"), c.Int("version"))
+		return command.ServerErrorf("%s has no version %d", p.At("data"), c.Int("version"))
 	}
 	if err != nil {
 		return err
@@ -226,7 +226,7 @@ func rollback(ctx context.Context, c *command.Call) error {
 		metadata, _ := a.Data()["metadata"].(map[string]any)
 		return deletedVersion(p, metadata)
 	}
-	if a, err = c.Put(ctx, p.at("data"), writeBody(c, data, newest)); err != nil {
+	if a, err = c.Put(ctx, p.At("data"), writeBody(c, data, newest)); err != nil {
 		return err
 	}
 	return printVersion(c, p, a)
@@ -255,17 +255,17 @@ func deleteVersions(ctx context.Context, c *command.Call) error {
 	if err != nil {
 		return err
 	}
-	r := command.Request{Method: http.MethodDelete, Path: p.at("data")}
+	r := command.Request{Method: http.MethodDelete, Path: p.At("data")}
 	if len(versions) > 0 {
-		if p.version == 1 {
+		if p.Version == 1 {
 			return command.Usagef("-versions needs version 2 of the key/value engine; %s has version 1", p.Mount)
 		}
-		r = command.Request{Method: http.MethodPost, Path: p.at("delete"), Body: map[string]any{"versions": versions}}
+		r = command.Request{Method: http.MethodPost, Path: p.At("delete"), Body: map[string]any{"versions": versions}}
 	}
 	if _, err := c.Send(ctx, r); err != nil {
 		return err
 	}
-	c.Sayf("Success! Data deleted (if it existed) at: %s", p.at("data"))
+	c.Sayf("Success! Data deleted (if it existed) at: %s", p.At("data"))
 	return nil
 }
 
@@ -302,10 +302,10 @@ func versionsCommand(name, usage, help string) *cli.Command {
 			return err
 		}
 		body := map[string]any{"versions": versions}
-		if _, err := c.Send(ctx, command.Request{Method: http.MethodPut, Path: p.at(name), Body: body}); err != nil {
+		if _, err := c.Send(ctx, command.Request{Method: http.MethodPut, Path: p.At(name), Body: body}); err != nil {
 			return err
 		}
-		c.Sayf("Success! Data written to: %s", p.at(name))
+		c.Sayf("Success! Data written to: %s", p.At(name))
 		return nil
 	})
 }

@@ -20,7 +20,7 @@ Examples:
 
   $ coffer operator raft join https://10.0.0.7:8200
   $ coffer operator raft snapshot save backup.snap`,
-		joinCommand(), listPeersCommand(), removePeerCommand(), certificatesCommand(), rotateCACommand(), snapshot.Command(), snapshot.AutoCommand(), autopilotCommand())
+		joinCommand(), listPeersCommand(), removePeerCommand(), voteCommand(true), voteCommand(false), certificatesCommand(), rotateCACommand(), snapshot.Command(), snapshot.AutoCommand(), autopilotCommand())
 }
 
 func joinCommand() *cli.Command {
@@ -121,6 +121,37 @@ Examples:
 			return err
 		}
 		c.Sayf("Success! %s is no longer a member.", c.Arg(0))
+		return nil
+	})
+}
+
+func voteCommand(votes bool) *cli.Command {
+	spec := command.Spec{
+		Name: "promote", Args: "NODE-ID", Min: 1, Max: 1, Usage: "give a member its vote",
+		Help: `Gives a member the vote that it was denied, or that demote has taken. It must be healthy.
+
+Examples:
+
+  $ coffer operator raft promote node3`,
+	}
+	path, text := "sys/storage/raft/promote", "Success! %s votes."
+	if !votes {
+		spec.Name, spec.Usage = "demote", "take a member's vote"
+		spec.Help = `Takes a member's vote, until promote gives it back. The member keeps all data and serves reads, and cannot become the active node. The
+active node hands over first: repeat the command then.
+
+Examples:
+
+  $ coffer operator raft demote node3
+  $ coffer operator raft list-peers`
+		path, text = "sys/storage/raft/demote", "Success! %s votes no more."
+	}
+	return command.New(spec, func(ctx context.Context, c *command.Call) error {
+		body := map[string]string{"server_id": c.Arg(0)}
+		if _, err := c.Send(ctx, command.Request{Method: http.MethodPost, Path: path, Body: body}); err != nil {
+			return err
+		}
+		c.Sayf(text, c.Arg(0))
 		return nil
 	})
 }

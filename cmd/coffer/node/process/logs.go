@@ -4,12 +4,10 @@ package process
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,7 +39,7 @@ func OpenLogs(w io.Writer, cfg *config.Config, level string, dev bool) (*Logs, e
 	}
 	l := &Logs{}
 	if cfg.LogFile != "" {
-		l.file = &logFile{path: cfg.LogFile}
+		l.file = &logFile{path: cfg.LogFile, rotation: cfg.LogRotation, stderr: newImpatient(w)}
 		if err := l.file.reopen(); err != nil {
 			return nil, err
 		}
@@ -64,35 +62,6 @@ func (l *Logs) Reopen() error {
 		return nil
 	}
 	return l.file.reopen()
-}
-
-// logFile appends to a file that others may move away.
-type logFile struct {
-	path string
-
-	mu   sync.Mutex
-	file *os.File
-}
-
-func (l *logFile) reopen() error {
-	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return fmt.Errorf("opening the log file: %w", err)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.file != nil {
-		l.file.Close() // every line has been written
-	}
-	l.file = f
-	return nil
-}
-
-// Write implements io.Writer.
-func (l *logFile) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.file.Write(b)
 }
 
 // impatient writes to what may stop taking anything, such as a pipe whose reader hangs. It drops lines rather than

@@ -8,25 +8,26 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/coffer-project/coffer/engines"
 )
 
 var (
 	// An old project's id may begin with the domain that it belongs to.
-	projectID = regexp.MustCompile(`^([a-z0-9][a-z0-9.-]{0,62}:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$`)
-	email     = regexp.MustCompile(`^[A-Za-z0-9._%+-]{1,128}@[A-Za-z0-9.-]{1,253}$`)
-	keyID     = regexp.MustCompile(`^[A-Za-z0-9_-]{0,128}$`)
+	projectID = engines.Pattern(`^([a-z0-9][a-z0-9.-]{0,62}:)?[a-z][a-z0-9-]{4,28}[a-z0-9]$`)
+	email     = engines.Pattern(`^[A-Za-z0-9._%+-]{1,128}@[A-Za-z0-9.-]{1,253}$`)
+	keyID     = engines.Pattern(`^[A-Za-z0-9_-]{0,128}$`)
 )
 
 // IsEmail reports whether a text can be the address of a service account.
-func IsEmail(text string) bool { return email.MatchString(text) }
+func IsEmail(text string) bool { return email().MatchString(text) }
 
 // CheckProject returns why a text is not the id of a project, "" if it is.
 func CheckProject(id string) string {
 	switch {
-	case projectID.MatchString(id):
+	case projectID().MatchString(id):
 		return ""
 	case id != "" && strings.Trim(id, "0123456789") == "":
 		return "must be the project's id and not its number, so that two destinations in one project are known to be so"
@@ -78,8 +79,8 @@ func Parse(text string) (a Account, problems []string) {
 	}
 	say(slices.Contains(tokenURLs, in.TokenURI), "token_uri in it must be "+tokenURL)
 	say(in.Universe == "" || in.Universe == "googleapis.com", "universe_domain in it must be googleapis.com")
-	say(email.MatchString(in.Email), "client_email in it must be the address of the service account")
-	say(keyID.MatchString(in.KeyID), "private_key_id in it must be the id of the key")
+	say(email().MatchString(in.Email), "client_email in it must be the address of the service account")
+	say(keyID().MatchString(in.KeyID), "private_key_id in it must be the id of the key")
 	say(in.Project == "" || CheckProject(in.Project) == "", "project_id in it must be the id of a project")
 	key, problem := parseKey(in.Key)
 	say(problem == "", problem)

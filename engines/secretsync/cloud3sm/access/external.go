@@ -3,13 +3,13 @@ package access
 import (
 	"context"
 	"encoding/json"
-	"regexp"
 	"strings"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
-var impersonation = regexp.MustCompile(`^https://iamcredentials\.googleapis\.com/v1/projects/-/serviceAccounts/([A-Za-z0-9._%+-]{1,128}@[A-Za-z0-9.-]{1,253}):generateAccessToken$`)
+var impersonation = engines.Pattern(`^https://iamcredentials\.googleapis\.com/v1/projects/-/serviceAccounts/([A-Za-z0-9._%+-]{1,128}@[A-Za-z0-9.-]{1,253}):generateAccessToken$`)
 
 // ParseExternal reads the configuration of workload identity federation that the operator's environment names (type external_account), nil
 // for other credentials. It has the server read a file, so it must never come from a caller of the API. Only the file that the token of the workload
@@ -34,7 +34,7 @@ func ParseExternal(text string, read func(name string) ([]byte, error)) (f *Fede
 	}
 	f = &Federated{Provider: in.Audience}
 	if in.Impersonation != "" {
-		m := impersonation.FindStringSubmatch(in.Impersonation)
+		m := impersonation().FindStringSubmatch(in.Impersonation)
 		if m == nil {
 			return nil, "service_account_impersonation_url in it must be one of https://iamcredentials.googleapis.com"
 		}
@@ -64,7 +64,7 @@ func ParseExternal(text string, read func(name string) ([]byte, error)) (f *Fede
 			}
 			token, _ = fields[in.Source.Format.Field].(string)
 		}
-		if !tokenText.MatchString(token) {
+		if !tokenText().MatchString(token) {
 			return "", failed
 		}
 		return token, nil

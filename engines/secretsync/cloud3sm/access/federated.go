@@ -6,10 +6,10 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 	"time"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
@@ -19,10 +19,10 @@ const (
 	credentialsURL = "https://iamcredentials.googleapis.com"
 )
 
-var provider = regexp.MustCompile(`^(https:)?//iam\.googleapis\.com/projects/[0-9]{1,20}/locations/global/workloadIdentityPools/[a-z0-9-]{4,32}/providers/[a-z0-9-]{4,32}$`)
+var provider = engines.Pattern(`^(https:)?//iam\.googleapis\.com/projects/[0-9]{1,20}/locations/global/workloadIdentityPools/[a-z0-9-]{4,32}/providers/[a-z0-9-]{4,32}$`)
 
 // IsProvider reports whether a text names a workload identity provider.
-func IsProvider(text string) bool { return provider.MatchString(text) }
+func IsProvider(text string) bool { return provider().MatchString(text) }
 
 // Federated gets tokens for a token of another issuer, which a workload identity provider trusts: the token is exchanged, then a service
 // account impersonated.
@@ -93,7 +93,7 @@ func (f *Federated) impersonate(ctx context.Context, client *http.Client, bearer
 		Token   string    `json:"accessToken"`
 		Expires time.Time `json:"expireTime"`
 	}
-	if json.Unmarshal(body, &out) != nil || !tokenText.MatchString(out.Token) {
+	if json.Unmarshal(body, &out) != nil || !tokenText().MatchString(out.Token) {
 		return "", 0, errNoToken
 	}
 	return out.Token, min(max(time.Until(out.Expires), 0), 24*time.Hour), nil

@@ -9,12 +9,12 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
 
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/secretsync/destination"
 )
 
@@ -164,7 +164,7 @@ func (a *Account) assertion(now time.Time) (string, error) {
 }
 
 // A token goes into a header of every call, so nothing that could end the header may be in it.
-var tokenText = regexp.MustCompile(`^[!-~]+$`)
+var tokenText = engines.Pattern(`^[!-~]+$`)
 
 // parseToken reads the response of the token service.
 func parseToken(body []byte) (text string, life time.Duration, ok bool) {
@@ -173,20 +173,20 @@ func parseToken(body []byte) (text string, life time.Duration, ok bool) {
 		Type  string `json:"token_type"`
 		Life  int64  `json:"expires_in"` // seconds
 	}
-	if json.Unmarshal(body, &in) != nil || !tokenText.MatchString(in.Token) || !strings.EqualFold(in.Type, "Bearer") {
+	if json.Unmarshal(body, &in) != nil || !tokenText().MatchString(in.Token) || !strings.EqualFold(in.Type, "Bearer") {
 		return "", 0, false
 	}
 	return in.Token, time.Duration(min(max(in.Life, 0), 24*3600)) * time.Second, true
 }
 
-var oauthCode = regexp.MustCompile(`^[a-z_]{1,40}$`)
+var oauthCode = engines.Pattern(`^[a-z_]{1,40}$`)
 
 // refusedToken says why there is no token. The description in the response is left out: the assertion could be in it.
 func refusedToken(resp *http.Response, body []byte, advice string) error {
 	var in struct {
 		Error string `json:"error"`
 	}
-	if json.Unmarshal(body, &in) != nil || !oauthCode.MatchString(in.Error) {
+	if json.Unmarshal(body, &in) != nil || !oauthCode().MatchString(in.Error) {
 		in.Error = "no reason given"
 	}
 	e := &destination.Error{

@@ -1,13 +1,7 @@
 // Signing in by SAML: the identity provider gets a window of its own, and the server is asked until it has the answer.
 
 import { call, Problem, type Auth } from './api'
-import { mountsOf, type Mount } from './kv'
-
-/** Where the auth method is mounted; both without slashes around them. */
-export interface Place {
-  mount: string
-  ns: string
-}
+import { addressOf, checked, part, type Place } from './provider'
 
 interface Started {
   sso_service_url: string
@@ -34,26 +28,8 @@ const passing = [0, 429, 503]
 /** Whether the browser lets this page make the proof that a login needs. It does on https and on this machine. */
 export const provable = window.isSecureContext && !!crypto.subtle
 
-/** The auth methods that are shown to everybody; none if that cannot be found out. */
-export async function listed(ns: string): Promise<Mount[]> {
-  try {
-    const { data } = await call('GET', 'sys/internal/ui/mounts', { token: '', namespace: ns })
-    return mountsOf(data.auth)
-  } catch {
-    return []
-  }
-}
-
-async function post<T>(place: Place, what: string, body: object, hint: (e: Problem) => string) {
-  try {
-    return await call<T>('POST', `auth/${place.mount}/${what}`, { body, token: '', namespace: place.ns })
-  } catch (e) {
-    if (!(e instanceof Problem)) throw e
-    if (e.status === 403 && /missing client token/.test(e.message)) { // no auth method answers there without one
-      throw new Problem(404, [`There is no SAML auth method at ${place.mount}.`], 'Check the mount path and the namespace.')
-    }
-    throw new Problem(e.status, e.errors, hint(e))
-  }
+function post<T>(place: Place, what: string, body: object, hint: (e: Problem) => string) {
+  return part('SAML', place, () => call<T>('POST', `auth/${place.mount}/${what}`, { body, token: '', namespace: place.ns }), hint)
 }
 
 /** What to do about the end of a login. */
@@ -74,16 +50,7 @@ async function digest(text: string): Promise<string> {
 }
 
 /** Where the identity provider's answer is posted to. It must be one of the mount's acs_urls. */
-export function acsURL({ mount, ns }: Place): string {
-  const path = [...ns.split('/').filter(Boolean), 'auth', ...mount.split('/'), 'callback']
-  return `${location.origin}/v1/${path.map(encodeURIComponent).join('/')}`
-}
-
-function checked(url: string): string {
-  const { protocol } = new URL(url)
-  if (protocol !== 'https:' && protocol !== 'http:') throw new Problem(0, ['The sign-in page has an address that cannot be opened.'])
-  return url
-}
+export const acsURL = ({ mount, ns }: Place) => addressOf('v1', ...ns.split('/').filter(Boolean), 'auth', ...mount.split('/'), 'callback')
 
 /** An empty window in the middle of this one, or null if the browser refuses. */
 function popup(): Window | null {

@@ -1,0 +1,347 @@
+// Package files has the commands that bring secrets from files, and write them to files: variables (dotenv), JSON, and manifests of Kubernetes.
+// Start reading at importFile and exportFile.
+package files
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/importer/move"
+	"github.com/coffer-project/coffer/cmd/coffer/command/kv"
+	"github.com/coffer-project/coffer/cmd/coffer/command/table"
+	"github.com/urfave/cli/v3"
+)
+
+// maxFile bounds what is read.
+const maxFile = 64 << 20
+
+// format is one kind of file.
+type format struct {
+	name, usage, help string
+	one               bool // a file has one secret, without a name
+	parse             func([]byte) (map[string]map[string]any, error)
+	write             func(map[string]map[string]any) ([]byte, error)
+}
+
+var formats = []format{
+	{
+		name: "dotenv", usage: "variables, one secret in a file", one: true,
+		help: "A file of variables (NAME=VALUE) is one secret, with a key for each.",
+		parse: func(raw []byte) (map[string]map[string]any, error) {
+			data, err := parseDotenv(string(raw))
+			return map[string]map[string]any{"": data}, err
+		},
+		write: func(secrets map[string]map[string]any) ([]byte, error) {
+			if len(secrets) != 1 {
+				return nil, fmt.Errorf("a file of variables has one secret, and there are %d below the path: name one", len(secrets))
+			}
+			for _, data := range secrets {
+				return writeDotenv(data)
+			}
+			return nil, nil
+		},
+	},
+	{
+		name: "json", usage: "a JSON object of secrets by name",
+		help:  `The file is an object of secrets by their names below PATH, as in {"app/db": {"password": "…"}}.`,
+		parse: parseJSON,
+		write: func(secrets map[string]map[string]any) ([]byte, error) {
+			var out bytes.Buffer
+			e := json.NewEncoder(&out)
+			e.SetEscapeHTML(false)
+			e.SetIndent("", "  ")
+			err := e.Encode(secrets)
+			return out.Bytes(), err
+		},
+	},
+	{
+		name: "kubernetes", usage: "manifests of Secrets (YAML)",
+		help:  "The file has Secrets of Kubernetes, as kubectl prints them. The name of a secret below PATH is NAMESPACE/NAME, or NAME if there is no namespace.",
+		parse: parseKubernetes, write: writeKubernetes,
+	},
+}
+
+// ImportCommands are those of "coffer import".
+func ImportCommands() []*cli.Command {
+	var out []*cli.Command
+	for _, f := range formats {
+		out = append(out, command.New(command.Spec{
+			Name: f.name, Args: "FILE PATH", Min: 2, Max: 2, Usage: "import " + f.usage,
+			Help: f.help + ` FILE - is stdin. PATH is in a key/value engine of
+either version. A secret that is there with other values is left as it is, unless -overwrite is given; the exit status is 2 then.
+
+Examples:
+
+  $ coffer import ` + f.name + ` -plan FILE secret/app
+  $ coffer import ` + f.name + ` FILE secret/app`,
+			Flags: []cli.Flag{
+				mountFlag(),
+				&cli.BoolFlag{Name: "plan", Usage: "change nothing, and show what would be written"},
+				&cli.BoolFlag{Name: "overwrite", Usage: "replace secrets that differ"},
+			},
+		}, func(ctx context.Context, c *command.Call) error { return importFile(ctx, c, f) }))
+	}
+	return out
+}
+
+// ExportCommand is "coffer export".
+func ExportCommand() *cli.Command {
+	var commands []*cli.Command
+	for _, f := range formats {
+		commands = append(commands, command.New(command.Spec{
+			Name: f.name, Args: "PATH", Min: 1, Max: 1, Usage: "export " + f.usage,
+			Help: f.help + `
+
+Writes the newest versions of the secret at PATH, or of all below it if PATH ends in a slash, to stdout or to a new file that no other user can
+read. THE FILE HAS THE VALUES UNENCRYPTED.
+
+Examples:
+
+  $ coffer export ` + f.name + ` secret/app
+  $ coffer export ` + f.name + ` -out=FILE secret/app`,
+			Flags: []cli.Flag{mountFlag(), &cli.StringFlag{Name: "out", Usage: "write to the new file `FILE`"}},
+		}, func(ctx context.Context, c *command.Call) error { return exportFile(ctx, c, f) }))
+	}
+	return command.Group("export", "write secrets to files", `Commands that write secrets to files, for programs that can read nothing else.
+
+Examples:
+
+  $ coffer export dotenv -out=.env secret/app
+  $ coffer export json secret/teams/ | age -e -r age1… > secrets.age`, commands...)
+}
+
+func mountFlag() cli.Flag {
+	return &cli.StringFlag{Name: "mount", Usage: "`PATH` of the engine, PATH being relative to it"}
+}
+
+// place resolves the argument that names a path in an engine.
+func place(ctx context.Context, c *command.Call, n int) (kv.Path, error) {
+	arg := c.Arg(n)
+	if c.String("mount") == "" && strings.Trim(arg, "/") == "" {
+		return kv.Path{}, command.Usagef("name the path, as in secret/app")
+	}
+	if _, err := c.SendingClient(); err != nil {
+		return kv.Path{}, err
+	}
+	return kv.PathOf(ctx, c, arg)
+}
+
+func importFile(ctx context.Context, c *command.Call, f format) error {
+	secrets, err := readFile(c, f)
+	if err != nil {
+		return command.Usagef("%s: %w", c.Arg(0), err)
+	}
+	base, err := place(ctx, c, 1)
+	if err != nil {
+		return err
+	}
+	if f.one && base.Name == "" {
+		return command.Usagef("name the secret that the file becomes, as in secret/app")
+	}
+	for name := range secrets { // before the first one is written
+		if err := move.CheckPath(strings.Trim(base.Mount+name, "/")); err != nil {
+			return err
+		}
+	}
+	var rows [][]string
+	totals := map[string]int{}
+	for _, name := range slices.Sorted(maps.Keys(secrets)) {
+		p := base
+		p.Name = strings.Trim(strings.Trim(base.Name, "/")+"/"+name, "/")
+		action, err := importSecret(ctx, c, p, secrets[name])
+		if err != nil {
+			return err
+		}
+		totals[action]++
+		rows = append(rows, []string{action, table.Printable(p.Mount + p.Name)})
+	}
+	if c.Format() != command.FormatTable {
+		actions := make([]map[string]string, len(rows))
+		for i, row := range rows {
+			actions[i] = map[string]string{"action": row[0], "secret": row[1]}
+		}
+		err = c.PrintValue(map[string]any{"actions": actions, "totals": totals})
+	} else {
+		err = c.PrintColumns([]string{"Action", "Secret"}, rows)
+	}
+	if n := totals["conflict"]; err == nil && n > 0 && !c.Bool("plan") {
+		err = command.ServerErrorf("%d secrets are there with other values: -overwrite replaces them", n)
+	}
+	return err
+}
+
+func readFile(c *command.Call, f format) (map[string]map[string]any, error) {
+	in := c.In
+	if name := c.Arg(0); name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return nil, errors.Unwrap(err)
+		}
+		defer file.Close()
+		in = file
+	}
+	raw, err := io.ReadAll(io.LimitReader(in, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(raw) > maxFile {
+		return nil, errors.New("it is too large")
+	}
+	secrets, err := f.parse(raw)
+	if err == nil && (len(secrets) == 0 || f.one && len(secrets[""]) == 0) {
+		err = errors.New("there is nothing in it")
+	}
+	return secrets, err
+}
+
+// newest is what a path holds.
+type newest struct {
+	data    map[string]any // nil if there is nothing to read
+	version any            // nil if there is no secret, or version 1 of the engine
+}
+
+func read(ctx context.Context, c *command.Call, p kv.Path) (newest, error) {
+	a, err := c.Get(ctx, p.At("data"))
+	if command.StatusOf(err) == http.StatusNotFound {
+		return newest{}, nil
+	}
+	if err != nil {
+		return newest{}, err
+	}
+	if p.Version == 1 {
+		return newest{data: a.Data()}, nil
+	}
+	data, _ := a.Data()["data"].(map[string]any)
+	metadata, _ := a.Data()["metadata"].(map[string]any)
+	return newest{data, metadata["version"]}, nil
+}
+
+// importSecret writes one secret, and returns what was done.
+func importSecret(ctx context.Context, c *command.Call, p kv.Path, data map[string]any) (string, error) {
+	now, err := read(ctx, c, p)
+	if err != nil {
+		return "", err
+	}
+	action := "create"
+	switch exists := now.data != nil || now.version != nil; {
+	case exists && same(now.data, data):
+		return "unchanged", nil
+	case exists && !c.Bool("overwrite"):
+		return "conflict", nil
+	case exists:
+		action = "overwrite"
+	}
+	if c.Bool("plan") {
+		return action, nil
+	}
+	var body any = data
+	if p.Version == 2 {
+		cas := now.version
+		if cas == nil {
+			cas = 0
+		}
+		body = map[string]any{"data": data, "options": map[string]any{"cas": cas}}
+	}
+	_, err = c.Put(ctx, p.At("data"), body)
+	return action, err
+}
+
+func same(a, b map[string]any) bool {
+	one, err := json.Marshal(a)
+	other, otherErr := json.Marshal(b)
+	return err == nil && otherErr == nil && a != nil && string(one) == string(other)
+}
+
+func exportFile(ctx context.Context, c *command.Call, f format) error {
+	base, err := place(ctx, c, 0)
+	if err != nil {
+		return err
+	}
+	secrets := map[string]map[string]any{}
+	if folder := base.Name == "" || strings.HasSuffix(base.Name, "/"); folder {
+		err = collect(ctx, c, base, "", secrets)
+	} else {
+		err = export(ctx, c, base, base.Name[strings.LastIndex(base.Name, "/")+1:], secrets)
+	}
+	if err != nil {
+		return err
+	}
+	if len(secrets) == 0 {
+		return command.ServerErrorf("no value found at %s%s; a folder ends in a slash", base.Mount, base.Name)
+	}
+	raw, err := f.write(secrets)
+	if err != nil {
+		return command.Usagef("%w", err)
+	}
+	out := c.String("out")
+	if out == "" {
+		_, err := c.Out.Write(raw)
+		return err
+	}
+	file, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return command.Usagef("%s is there already: choose another file, or remove it", out)
+	}
+	if err != nil {
+		return command.Usagef("%w", err)
+	}
+	if _, err := file.Write(raw); err != nil {
+		return errors.Join(err, file.Close(), os.Remove(out))
+	}
+	if err := file.Close(); err != nil {
+		return err
+	}
+	c.Sayf("Success! Wrote %d secrets, unencrypted, to: %s", len(secrets), out)
+	return nil
+}
+
+// collect exports what is in a folder.
+func collect(ctx context.Context, c *command.Call, base kv.Path, folder string, into map[string]map[string]any) error {
+	at := base
+	at.Name = base.Name + folder
+	a, err := c.Send(ctx, command.Request{Method: "LIST", Path: strings.TrimRight(at.At("metadata"), "/")})
+	if command.NothingThere(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, name := range command.StringsOf(a.Data()["keys"]) {
+		if strings.HasSuffix(name, "/") {
+			err = collect(ctx, c, base, folder+name, into)
+		} else {
+			p := base
+			p.Name = base.Name + folder + name
+			err = export(ctx, c, p, folder+name, into)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func export(ctx context.Context, c *command.Call, p kv.Path, name string, into map[string]map[string]any) error {
+	now, err := read(ctx, c, p)
+	if err != nil {
+		return err
+	}
+	switch {
+	case now.data != nil:
+		into[name] = now.data
+	case now.version != nil:
+		c.Warnf("Warning: %s is left out, as its newest version is deleted", table.Printable(p.Mount+p.Name))
+	}
+	return nil
+}
