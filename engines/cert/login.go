@@ -90,7 +90,7 @@ func issuerBytes(c *x509.Certificate) []byte {
 // maxMetadataBytes bounds each value of a certificate that is kept.
 const maxMetadataBytes = 512
 
-// cut bounds a text of a certificate, whoever has signed it.
+// cut bounds a text of a certificate that may be a stranger's.
 func cut(text string) string {
 	if len(text) > maxMetadataBytes {
 		return text[:maxMetadataBytes] + "…"
