@@ -87,8 +87,11 @@ type Options struct {
 	SnapshotRoot string
 }
 
-// FreeSpace has the thresholds of freespace.Options, with the same names.
-type FreeSpace struct{ WarnBelow, WarnPercent, Minimum, Ballast int64 }
+// FreeSpace has fields of freespace.Options, with the same names.
+type FreeSpace struct {
+	WarnBelow, WarnPercent, Minimum, Ballast int64
+	Pending                                  func() int64
+}
 
 // Server is the server of one node. Safe for concurrent use.
 type Server struct {
@@ -153,7 +156,7 @@ func New(o Options) *Server {
 	s.replicated = s.newReplicated()
 	s.space = freespace.New(freespace.Options{
 		Data: o.DataDir, Disks: disks{s}, WarnBelow: o.FreeSpace.WarnBelow, WarnPercent: o.FreeSpace.WarnPercent,
-		Minimum: o.FreeSpace.Minimum, Ballast: o.FreeSpace.Ballast, Logger: o.Logger,
+		Minimum: o.FreeSpace.Minimum, Ballast: o.FreeSpace.Ballast, Pending: o.FreeSpace.Pending, Logger: o.Logger,
 	})
 	store := fence.New(fence.Options{Barrier: o.Lifecycle.Barrier, Cluster: s.replicated, Node: s, Space: s.space})
 	s.barrier, s.store = store, store

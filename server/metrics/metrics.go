@@ -102,6 +102,7 @@ var help = map[string]string{
 	"disk_data_free_bytes":         "Free on the disk of the data directory.",
 	"disk_audit_free_bytes":        "Free on the disk of audit files that has the least room.",
 	"disk_data_ballast_bytes":      "Size of the ballast, the file that keeps room for deletes on the disk of the data.",
+	"disk_data_pending_bytes":      "Accepted and in the log, but not in the state file yet: there must be room for it.",
 	"disk_data_full":               "1 while the disk of the data has no room for writes of clients.",
 	"disk_writes_rejected_total":   "Writes rejected because there was no room.",
 	"disk_directories_low":         "Directories of data and audit files whose disk has less room than free_space_warning or free_space_warning_percent.",

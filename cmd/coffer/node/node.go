@@ -155,6 +155,7 @@ func openNode(c *config.Config, version string, devRootToken string, log *proces
 		Loggers: log.Loggers, Config: c.Sanitized(), DataDir: c.Storage.Path, SnapshotRoot: c.Snapshots.LocalRoot,
 		AuditFiles: settings.AuditFiles(c), FreeSpace: server.FreeSpace{
 			WarnBelow: c.FreeSpaceWarning, WarnPercent: c.FreeSpacePercent, Minimum: c.Storage.FreeSpaceMinimum, Ballast: c.Storage.BallastSize,
+			Pending: machine.Pending,
 		},
 		Lifecycle: lifecycle.Options{
 			NodeID: id, ClusterAddr: c.ClusterAddr, APIAddr: c.APIAddr, ClusterName: c.ClusterName,
