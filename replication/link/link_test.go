@@ -201,9 +201,9 @@ func TestLostCalls(t *testing.T) {
 	s.catchesUp(p) // it has come back
 	p.nodes[0].halt()
 	p.nodes[1].halt()
+	eventually(t, "the loss is noticed", func() bool { return s.nodes[0].link.FollowStatus().Connected == "" })
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	eventually(t, "the loss is noticed", func() bool { return s.nodes[0].link.FollowStatus().Connected == "" })
 	if _, _, err := s.nodes[0].link.Call(ctx, "x", nil); !errors.Is(err, storage.ErrUnavailable) || errors.Is(err, storage.ErrOutcomeUnknown) {
 		t.Errorf("a call that was never sent: %v", err)
 	}
