@@ -38,7 +38,8 @@ type Copier struct {
 	Bar         *progress.Bar
 	Mode        move.Mode
 	Overwrite   bool
-	Workers     int // requests to the source at once
+	DeleteGone  bool // what came once and is not at the source any more
+	Workers     int  // requests to the source at once
 
 	mu   sync.Mutex
 	key  []byte
@@ -77,8 +78,8 @@ func (c *Copier) Mount(ctx context.Context, m *inventory.Mount) (int, error) {
 		c.Report.Add(move.Action{Action: move.Skip, Kind: kindVersion, Namespace: m.Namespace, Name: m.Path + "/",
 			Reason: fmt.Sprintf("%d old versions were left out: the source would drop them, too, with the next write (max_versions)", n)})
 	}
-	if err == nil && c.Mode != move.Plan {
-		r.reportGone(names)
+	if err == nil {
+		err = r.gone(ctx, names)
 	}
 	return int(r.changed.Load()), err
 }
@@ -110,19 +111,6 @@ func (r *copied) fail(ctx context.Context, path string, err error) error {
 		r.report(path, move.Failed, command.Shortly(err))
 	}
 	return nil
-}
-
-// reportGone reports secrets that came once and are not at the source any more.
-func (r *copied) reportGone(names []string) {
-	now := make(map[string]bool, len(names))
-	for _, name := range names {
-		now[r.keyOf(name)] = true
-	}
-	for _, name := range r.Ledger.Names(kindSecret, r.m.Namespace, r.m.Path+"/") {
-		if !now[name] {
-			r.report(strings.TrimPrefix(name, r.m.Path+"/"), move.Gone, "it was imported, and is not at the source any more: delete it at the destination if it is not needed there")
-		}
-	}
 }
 
 // walk returns the names of all secrets of the mount.
