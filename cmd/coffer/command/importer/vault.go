@@ -158,11 +158,10 @@ func (m *migration) check() error {
 
 // connect tries both tokens.
 func (m *migration) connect(ctx context.Context) error {
-	const self = "auth/token/lookup-self"
-	if err := m.source.Check(ctx, self); err != nil {
+	if err := m.source.Check(ctx, source.Self); err != nil {
 		return command.ServerErrorf("%w", err)
 	}
-	_, err := m.call.Send(ctx, command.Request{Method: http.MethodGet, Path: self, Plain: true})
+	_, err := m.call.Send(ctx, command.Request{Method: http.MethodGet, Path: source.Self, Plain: true})
 	return err
 }
 
@@ -186,16 +185,19 @@ func (m *migration) passes(ctx context.Context) error {
 		latest := &move.Report{}
 		err := m.pass(ctx, latest)
 		m.bar.End()
-		if err != nil {
-			if follow && ctx.Err() != nil {
-				return m.finish(report, written)
-			}
+		switch {
+		case err == nil:
+			report = latest
+		case follow && ctx.Err() != nil:
+			return m.finish(report, written)
+		case m.call.Bool("follow") && (source.Away(err) || command.Passing(err)):
+			m.call.Warnf("%s %v", time.Now().Format(time.TimeOnly), err)
+		default:
 			return err
 		}
-		report = latest
-		changed := report.Of(move.Create, move.Update, move.Overwrite, move.Delete)
+		changed := latest.Of(move.Create, move.Update, move.Overwrite, move.Delete)
 		written += changed
-		if !follow || changed == 0 && m.call.Bool("follow-until-idle") {
+		if !follow || err == nil && changed == 0 && m.call.Bool("follow-until-idle") {
 			return m.finish(report, written)
 		}
 		if changed > 0 {

@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -103,7 +104,7 @@ func (r *copied) report(path, action, reason string) {
 // fail reports a secret that cannot be copied, unless the error ends everything.
 func (r *copied) fail(ctx context.Context, path string, err error) error {
 	switch {
-	case move.Ends(ctx, err):
+	case move.Ends(ctx, err), source.Away(err), errors.Is(err, source.ErrToken):
 		return err
 	case source.Denied(err):
 		r.report(path, move.Skip, "the token may not read it at the source")
