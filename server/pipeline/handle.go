@@ -266,7 +266,7 @@ func (p *Pipeline) upToDate(ctx context.Context, c *call, own *engines.Route) er
 	switch {
 	case !newest && current:
 		return nil
-	case aboutNode && !current && own.Flags&(engines.Unauthenticated|engines.WorksBehind) == 0:
+	case aboutNode && !current && own.Flags&(engines.Unauthenticated|engines.WorksBehind) == 0 && !p.Node.AwaitCurrent(ctx):
 		return errBehind
 	case aboutNode:
 		return nil
