@@ -299,7 +299,9 @@ func (b *backend) misbehave(ctx context.Context, req *logical.Request, d *framew
 		if err := c.Start(); err != nil {
 			return nil, err
 		}
-		return &logical.Response{Data: map[string]any{"pid": c.Process.Pid}}, nil
+		apart := exec.Command("/bin/sleep", "3600") // in a session of its own
+		apart.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		return nil, apart.Start()
 	case "odd-log": // entries that are none
 		for _, line := range []string{`{"@message":1,"@level":[],"@timestamp":{}}`, `{"@message":null}`, `[]`, `{`, strings.Repeat("x", 1<<20), "\x00\xff"} {
 			fmt.Fprintln(stderr, line)
