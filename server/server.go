@@ -524,6 +524,15 @@ func (s *Server) AwaitActive(ctx context.Context) bool { return s.node.AwaitActi
 // Sealed reports whether the node is sealed.
 func (s *Server) Sealed() bool { return s.node.Sealed() }
 
+// WantsCertificates reports whether an auth method here needs the certificates of clients.
+func (s *Server) WantsCertificates(ctx context.Context) bool {
+	if s.node.Sealed() {
+		return false
+	}
+	wants, err := s.mounts.HasType(ctx, "cert")
+	return wants && err == nil
+}
+
 // NodeID returns the node's id.
 func (s *Server) NodeID() string { return s.node.ID() }
 

@@ -66,6 +66,7 @@ func (p *Pipeline) Handle(ctx context.Context, req *Request) (*Reply, error) {
 		return nil, storage.ErrSealed
 	}
 	c := &call{Request: req}
+	ctx = engines.WithCertificates(ctx, req.Certificates)
 	if writes(req.Op) {
 		role := p.Replicated.Role()
 		c.elsewhere, ctx = role.Mode == roles.Secondary, fence.InLife(ctx, role)

@@ -22,6 +22,7 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/node/settings"
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/approle"
+	"github.com/coffer-project/coffer/engines/cert"
 	"github.com/coffer-project/coffer/engines/cloud"
 	"github.com/coffer-project/coffer/engines/cubbyhole"
 	"github.com/coffer-project/coffer/engines/kv"
@@ -72,7 +73,7 @@ func factories(named func(string) *slog.Logger) (map[string]engines.Factory, fun
 		"kv": kv.New, "cubbyhole": cubbyhole.New,
 		"cloud": clouds, "aws": clouds, // the family's clients know it as aws
 		"userpass": userpass.New, "approle": approle.New,
-		"saml": saml.New(saml.Options{Logger: named("saml"), Counts: logins}),
+		"cert": cert.New, "saml": saml.New(saml.Options{Logger: named("saml"), Counts: logins}),
 	}, numbers
 }
 

@@ -203,6 +203,7 @@ func serve(ctx context.Context, cfg *config.Config, version string, devOpts *dev
 	group.Go(func() error { register(stopping); return nil })
 	for _, l := range listeners {
 		l.http.Handler = l.front(n.front(), headers.Own(cfg, n.server.Node().ID()))
+		l.asks = n.server.WantsCertificates
 		group.Go(l.serve)
 	}
 	group.Go(func() error { return reloads(stopping, hangups, n, log, listeners) })
