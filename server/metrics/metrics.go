@@ -50,6 +50,42 @@ func (m *Metrics) Observe(op, mountType string, status int, took time.Duration) 
 	m.seconds.WithLabelValues(op).Observe(took.Seconds())
 }
 
+// Value is one number with its labels, as pairs of name and value. The numbers of a counter only grow while the process lives.
+type Value struct {
+	Name    string
+	Labels  [][2]string
+	Number  float64
+	Counter bool
+}
+
+// Values returns all there is now. A histogram has its count and its sum.
+func (m *Metrics) Values() ([]Value, error) {
+	families, err := m.registry.Gather()
+	var all []Value
+	for _, f := range families {
+		for _, one := range f.GetMetric() {
+			v := Value{Name: f.GetName()}
+			for _, l := range one.GetLabel() {
+				v.Labels = append(v.Labels, [2]string{l.GetName(), l.GetValue()})
+			}
+			add := func(suffix string, number float64, counter bool) {
+				v.Name, v.Number, v.Counter = f.GetName()+suffix, number, counter
+				all = append(all, v)
+			}
+			switch {
+			case one.GetCounter() != nil:
+				add("", one.GetCounter().GetValue(), true)
+			case one.GetGauge() != nil:
+				add("", one.GetGauge().GetValue(), false)
+			case one.GetHistogram() != nil:
+				add("_count", float64(one.GetHistogram().GetSampleCount()), true)
+				add("_sum", one.GetHistogram().GetSampleSum(), true)
+			}
+		}
+	}
+	return all, err
+}
+
 // collector reports numbers that others keep.
 type collector func() map[string]float64
 

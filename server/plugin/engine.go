@@ -258,7 +258,7 @@ func (e *engine) stop() {
 }
 
 // request translates a request.
-func (e *engine) request(req *engines.Request) (*pb.Request, error) {
+func (e *engine) request(ctx context.Context, req *engines.Request) (*pb.Request, error) {
 	data := string(req.Body)
 	if req.Op == engines.Read || req.Op.Lists() || req.Op == engines.Delete {
 		fields := map[string]any{}
@@ -282,12 +282,20 @@ func (e *engine) request(req *engines.Request) (*pb.Request, error) {
 		MountPoint: e.mount.Path, MountType: e.mount.Type, MountAccessor: e.mount.Accessor,
 		Unauthenticated: req.Caller.Accessor == "",
 		Headers:         requestHeaders(req.Header, e.mount.RequestHeaders),
-		Connection:      &pb.Connection{RemoteAddr: req.RemoteIP.String()},
+		Connection:      &pb.Connection{RemoteAddr: req.RemoteIP.String(), PeerCertificatesRaw: rawCertificates(ctx)},
 	}
 	if req.WrapTTL > 0 {
 		out.WrapInfo = &pb.RequestWrapInfo{TTL: int64(req.WrapTTL)}
 	}
 	return out, nil
+}
+
+// rawCertificates are those that the client has shown in its TLS handshake, as plugins get them.
+func rawCertificates(ctx context.Context) (out [][]byte) {
+	for _, c := range engines.CertificatesOf(ctx) {
+		out = append(out, c.Raw)
+	}
+	return out
 }
 
 // borrower is what a plugin knows a token by, to tell whether two requests are of the same one; it is no token. "": there is none.
@@ -307,7 +315,7 @@ func (e *engine) exists(ctx context.Context, req *engines.Request) (bool, error)
 	if err != nil {
 		return false, err
 	}
-	out, err := e.request(req)
+	out, err := e.request(ctx, req)
 	if err != nil {
 		return false, err
 	}
@@ -319,7 +327,7 @@ func (e *engine) handle(ctx context.Context, req *engines.Request) (*engines.Res
 	if err != nil {
 		return nil, err
 	}
-	out, err := e.request(req)
+	out, err := e.request(ctx, req)
 	if err != nil {
 		return nil, err
 	}

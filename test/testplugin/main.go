@@ -127,6 +127,26 @@ func newBackend(kind logical.BackendType) *backend {
 	return b
 }
 
+// HandleRequest implements logical.Backend. With the argument "odd-help" what the plugin says about itself is nothing that can be used.
+func (b *backend) HandleRequest(ctx context.Context, req *logical.Request) (*logical.Response, error) {
+	if req.Operation != logical.HelpOperation || !slices.Contains(os.Args, "odd-help") {
+		return b.Backend.HandleRequest(ctx, req)
+	}
+	switch req.Path {
+	case "hang":
+		time.Sleep(time.Hour)
+	case "crash":
+		os.Exit(7)
+	case "large":
+		return logical.HelpResponse(strings.Repeat("x", 8<<20), nil, nil), nil
+	case "number":
+		return &logical.Response{Data: map[string]any{"help": 5}}, nil
+	case "nothing":
+		return nil, nil
+	}
+	return logical.HelpResponse("odd", nil, map[string]any{"paths": map[string]any{"/../sys/seal": map[string]any{"post": map[string]any{}}, "/fine": 5}}), nil
+}
+
 func put(ctx context.Context, s logical.Storage, key, value string) error {
 	return s.Put(ctx, &logical.StorageEntry{Key: key, Value: []byte(value)})
 }
@@ -279,7 +299,9 @@ func (b *backend) misbehave(ctx context.Context, req *logical.Request, d *framew
 		if err := c.Start(); err != nil {
 			return nil, err
 		}
-		return &logical.Response{Data: map[string]any{"pid": c.Process.Pid}}, nil
+		apart := exec.Command("/bin/sleep", "3600") // in a session of its own
+		apart.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		return nil, apart.Start()
 	case "odd-log": // entries that are none
 		for _, line := range []string{`{"@message":1,"@level":[],"@timestamp":{}}`, `{"@message":null}`, `[]`, `{`, strings.Repeat("x", 1<<20), "\x00\xff"} {
 			fmt.Fprintln(stderr, line)
