@@ -56,6 +56,16 @@ func New(engines.Mount) (engines.Engine, error) {
 	return e, nil
 }
 
+// counts are what the mounts of this node have done since it started.
+var counts struct{ accepted, refused atomic.Int64 }
+
+// Numbers returns the counts by name, for the metrics.
+func Numbers() map[string]float64 {
+	return map[string]float64{
+		"cert_logins_accepted_total": float64(counts.accepted.Load()), "cert_logins_refused_total": float64(counts.refused.Load()),
+	}
+}
+
 type nameIn struct {
 	Name string `json:"name" help:"The name, in any case."`
 }

@@ -56,6 +56,7 @@ func (e *engine) login(ctx context.Context, req *engines.Request, in *loginIn) (
 	shown := engines.CertificatesOf(ctx)
 	t, err := v.match(shown, strings.ToLower(in.Name), time.Now())
 	if err != nil {
+		counts.refused.Add(1)
 		reason := ""
 		if c.MetadataOnFailure && len(shown) > 0 && !errors.Is(err, errSerial) {
 			reason = fmt.Sprintf("%v; common_name=%q serial_number=%s subject_key_id=%s authority_key_id=%s", err,
@@ -79,6 +80,7 @@ func (e *engine) login(ctx context.Context, req *engines.Request, in *loginIn) (
 		maps.Copy(all, metadata)
 		login.Alias.Metadata = all
 	}
+	counts.accepted.Add(1)
 	return &engines.Response{Auth: &engines.Auth{Login: login}}, nil
 }
 
@@ -90,7 +92,7 @@ func issuerBytes(c *x509.Certificate) []byte {
 // maxMetadataBytes bounds each value of a certificate that is kept.
 const maxMetadataBytes = 512
 
-// cut bounds a text of a certificate, whoever has signed it.
+// cut bounds a text of a certificate that may be a stranger's.
 func cut(text string) string {
 	if len(text) > maxMetadataBytes {
 		return text[:maxMetadataBytes] + "…"

@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+
+	"github.com/coffer-project/coffer/engines"
 )
 
 // The decoders of the header of a client's certificate.
@@ -50,47 +52,57 @@ func (f *Forwarded) Certificates(r *http.Request) error {
 	if len(values) == 0 || len(values) == 1 && values[0] == "" {
 		return nil
 	}
-	cert, err := f.decodeCert(values)
+	switch {
+	case len(values) != 1:
+		err = errors.New("it is there more than once")
+	case len(values[0]) > maxCertBytes:
+		err = fmt.Errorf("it is longer than %d bytes", maxCertBytes)
+	default:
+		state.PeerCertificates, err = f.decodeCerts(values[0])
+	}
 	if err != nil {
 		return fmt.Errorf("the header %s does not hold a certificate as x_forwarded_for_client_cert_header_decoders says: %w", f.CertHeader, err)
 	}
-	state.PeerCertificates = []*x509.Certificate{cert}
 	return nil
 }
 
-func (f *Forwarded) decodeCert(values []string) (*x509.Certificate, error) {
-	switch {
-	case len(values) != 1:
-		return nil, errors.New("it is there more than once")
-	case len(values[0]) > maxCertBytes:
-		return nil, fmt.Errorf("it is longer than %d bytes", maxCertBytes)
-	}
-	value := values[0]
-	for _, decoder := range f.CertDecoders {
-		switch decoder {
-		case DecodeURL:
-			text, err := url.PathUnescape(value)
-			if err != nil {
-				return nil, errors.New("it is not URL encoded")
+// decodeCerts reads the certificate of the client, and those that it has sent with it, if the proxy passes them on: with commas.
+func (f *Forwarded) decodeCerts(header string) (chain []*x509.Certificate, err error) {
+	for value := range strings.SplitSeq(header, ",") {
+		for _, decoder := range f.CertDecoders {
+			if value, err = decode(decoder, value); err != nil {
+				return nil, err
 			}
-			value = text
-		case DecodeBase64:
-			der, err := base64.StdEncoding.DecodeString(strings.TrimSpace(value))
-			if err != nil {
-				return nil, errors.New("it is not base64")
-			}
-			value = string(der)
-		case DecodeDER:
-			block, _ := pem.Decode([]byte(value))
-			if block == nil {
-				return nil, errors.New("it is not PEM")
-			}
-			value = string(block.Bytes)
+		}
+		cert, err := x509.ParseCertificate([]byte(value))
+		if err != nil {
+			return nil, errors.New("it is not a certificate")
+		}
+		if chain = append(chain, cert); len(chain) > engines.MaxCertificates {
+			return nil, fmt.Errorf("it has more than %d certificates", engines.MaxCertificates)
 		}
 	}
-	cert, err := x509.ParseCertificate([]byte(value))
-	if err != nil {
-		return nil, errors.New("it is not a certificate")
+	return chain, nil
+}
+
+func decode(decoder, value string) (string, error) {
+	switch decoder {
+	case DecodeURL:
+		text, err := url.PathUnescape(value)
+		if err != nil {
+			return "", errors.New("it is not URL encoded")
+		}
+		return text, nil
+	case DecodeBase64:
+		der, err := base64.StdEncoding.DecodeString(strings.TrimSpace(value))
+		if err != nil {
+			return "", errors.New("it is not base64")
+		}
+		return string(der), nil
 	}
-	return cert, nil
+	block, _ := pem.Decode([]byte(value)) // DecodeDER
+	if block == nil {
+		return "", errors.New("it is not PEM")
+	}
+	return string(block.Bytes), nil
 }

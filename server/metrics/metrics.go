@@ -180,6 +180,9 @@ var help = map[string]string{
 	"userpass_logins_overload_total": "Logins and new passwords answered 503, because too many waited or for too long.",
 	"userpass_locks_total":           "Locks of user names after too many wrong passwords, set on this node since it started.",
 
+	"cert_logins_accepted_total": "Logins with TLS client certificates that were accepted, since this node started.",
+	"cert_logins_refused_total":  "Logins with TLS client certificates that were refused: none, or one that no role accepts.",
+
 	"saml_logins_started_total":    "SAML logins started on this node since it started.",
 	"saml_answers_accepted_total":  "Responses of SAML identity providers that were accepted.",
 	"saml_answers_refused_total":   "Responses of SAML identity providers that were refused; the log says why.",

@@ -282,7 +282,7 @@ func (e *engine) request(ctx context.Context, req *engines.Request) (*pb.Request
 		MountPoint: e.mount.Path, MountType: e.mount.Type, MountAccessor: e.mount.Accessor,
 		Unauthenticated: req.Caller.Accessor == "",
 		Headers:         requestHeaders(req.Header, e.mount.RequestHeaders),
-		Connection:      &pb.Connection{RemoteAddr: req.RemoteIP.String(), PeerCertificatesRaw: rawCertificates(ctx)},
+		Connection:      connection(ctx, req.RemoteIP.String()),
 	}
 	if req.WrapTTL > 0 {
 		out.WrapInfo = &pb.RequestWrapInfo{TTL: int64(req.WrapTTL)}
@@ -290,10 +290,20 @@ func (e *engine) request(ctx context.Context, req *engines.Request) (*pb.Request
 	return out, nil
 }
 
-// rawCertificates are those that the client has shown in its TLS handshake, as plugins get them.
-func rawCertificates(ctx context.Context) (out [][]byte) {
-	for _, c := range engines.CertificatesOf(ctx) {
-		out = append(out, c.Raw)
+// connection is what a plugin is told of the client: its address, and the certificates that it has shown in its TLS handshake, in the
+// fields of both families' plugins. nil: neither is known.
+func connection(ctx context.Context, addr string) *pb.Connection {
+	shown := engines.CertificatesOf(ctx)
+	if addr == "" && shown == nil {
+		return nil
+	}
+	out := &pb.Connection{RemoteAddr: addr}
+	if shown != nil {
+		out.ConnectionState = &pb.ConnectionState{HandshakeComplete: true, PeerCertificates: &pb.CertificateChain{}}
+	}
+	for _, c := range shown {
+		out.PeerCertificatesRaw = append(out.PeerCertificatesRaw, c.Raw)
+		out.ConnectionState.PeerCertificates.Certificates = append(out.ConnectionState.PeerCertificates.Certificates, &pb.Certificate{Asn1Data: c.Raw})
 	}
 	return out
 }

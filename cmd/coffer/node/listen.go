@@ -17,6 +17,7 @@ import (
 
 	"github.com/coffer-project/coffer/cmd/coffer/config"
 	"github.com/coffer-project/coffer/cmd/coffer/node/socket"
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/admission"
 )
 
@@ -131,10 +132,26 @@ func (l *listener) tlsConfig() (*tls.Config, error) {
 	if l.config.TLSRequireClient {
 		c.ClientAuth = tls.RequireAndVerifyClientCert
 	}
+	c.VerifyConnection = boundCertificates
 	if c.ClientAuth == tls.NoClientCert && !l.config.TLSDisableClientCerts {
 		l.askOnDemand(c)
 	}
 	return c, nil
+}
+
+// maxChainBytes bounds what a client sends of certificates: it goes to the active node with each of its requests.
+const maxChainBytes = 32 << 10
+
+// boundCertificates refuses a handshake with more certificates than a chain has.
+func boundCertificates(cs tls.ConnectionState) error {
+	bytes := 0
+	for _, c := range cs.PeerCertificates {
+		bytes += len(c.Raw)
+	}
+	if len(cs.PeerCertificates) > engines.MaxCertificates || bytes > maxChainBytes {
+		return fmt.Errorf("the client sends more than %d certificates, or more than %d bytes of them", engines.MaxCertificates, maxChainBytes)
+	}
+	return nil
 }
 
 // askTime is how long a handshake waits to know whether there is an auth method that needs certificates.

@@ -67,6 +67,7 @@ func factories(named func(string) *slog.Logger) (map[string]engines.Factory, fun
 		all := logins.Numbers()
 		maps.Copy(all, credentials.Numbers())
 		maps.Copy(all, userpass.Numbers())
+		maps.Copy(all, cert.Numbers())
 		return all
 	}
 	return map[string]engines.Factory{

@@ -141,6 +141,7 @@ func TestClientCertificates(t *testing.T) {
 		}
 	}
 	headersAreNoCertificates(t, c, good.cert)
+	manyAreRefused(t, c, ca)
 
 	token := good.login(t, c.Leader(), "web")
 	root.must("POST", "auth/cert/crls/ca", fields{"crl": ca.Revoke(good.cert)})
@@ -219,6 +220,19 @@ func TestClientCertificatesOnASecondary(t *testing.T) {
 	root.must("POST", "auth/cert/crls/ca", fields{"crl": ca.Revoke(good.cert)})
 	secondary.AwaitHead(primary)
 	good.stays(t, "revoked", n, "web")
+}
+
+// manyAreRefused: a client that sends more certificates than a chain has gets no connection.
+func manyAreRefused(t *testing.T, c *harness.Cluster, ca *certtest.CA) {
+	t.Helper()
+	many := ca.Issue("web.example.com", nil)
+	for range 10 {
+		many.Chain = append(many.Chain, ca.Below("below").Cert)
+	}
+	w := wireWith(t, c, c.Leader(), "127.0.0.1", many)
+	if status, _, _, err := w.ask("GET", "sys/health", ""); err == nil {
+		t.Errorf("a client with eleven certificates is answered %d", status)
+	}
 }
 
 // TestNoClientCertificates: a listener with tls_disable_client_certs never asks.
