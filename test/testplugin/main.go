@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"slices"
@@ -59,11 +60,13 @@ type backend struct {
 	mu     sync.Mutex
 	cached map[string]string // what was read, until it is invalidated
 
+	posted map[string]string // codes of forms, by state
+
 	secondary bool // when it started, as plugins keep it that leave to the primary what is due
 }
 
 func newBackend(kind logical.BackendType) *backend {
-	b := &backend{cached: map[string]string{}}
+	b := &backend{cached: map[string]string{}, posted: map[string]string{}}
 	text := func(name string) map[string]*framework.FieldSchema {
 		return map[string]*framework.FieldSchema{name: {Type: framework.TypeString}, "path": {Type: framework.TypeString}}
 	}
@@ -84,12 +87,17 @@ func newBackend(kind logical.BackendType) *backend {
 	}
 	b.Backend = &framework.Backend{
 		BackendType: kind, Help: "A plugin for tests.",
-		PathsSpecial: &logical.Paths{Unauthenticated: []string{"login", "open/+/door", "public/*"}, Root: []string{"guarded/*"}},
+		PathsSpecial: &logical.Paths{Unauthenticated: []string{"login", "oidc/*", "open/+/door", "public/*"}, Root: []string{"guarded/*"}},
 		Paths: []*framework.Path{
 			data,
 			at("cached/"+framework.MatchAllRegex("path"), text("path"), map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.readCached}),
 			at("creds", text("ttl"), map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.creds}),
 			at("login", text("user"), map[logical.Operation]framework.OperationFunc{logical.UpdateOperation: b.login}),
+			at("oidc/auth_url", text("redirect_uri"), map[logical.Operation]framework.OperationFunc{logical.UpdateOperation: b.authURL}),
+			{Pattern: "oidc/callback", Fields: map[string]*framework.FieldSchema{"state": {Type: framework.TypeString}, "code": {Type: framework.TypeString}},
+				Operations: map[logical.Operation]framework.OperationHandler{
+					logical.ReadOperation: &framework.PathOperation{Callback: b.callback}, logical.UpdateOperation: &framework.PathOperation{Callback: b.callbackPost},
+				}},
 			at("open/[a-z]+/door", nil, map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.say}),
 			at("public/.*", nil, map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.say}),
 			at("guarded/.*", nil, map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.say}),
@@ -220,12 +228,42 @@ func (b *backend) login(_ context.Context, _ *logical.Request, d *framework.Fiel
 	if user == "" || user == "nobody" {
 		return nil, logical.ErrPermissionDenied
 	}
+	return loggedIn(user), nil
+}
+
+func loggedIn(user string) *logical.Response {
 	return &logical.Response{Auth: &logical.Auth{
 		DisplayName: user, Policies: []string{"tester"}, Metadata: map[string]string{"user": user},
 		InternalData: map[string]any{"user": user}, Alias: &logical.Alias{Name: user},
 		GroupAliases: []*logical.Alias{{Name: "team"}},
 		LeaseOptions: logical.LeaseOptions{TTL: time.Hour, Renewable: true},
+	}}
+}
+
+// authURL sends a browser to a provider that is not there.
+func (b *backend) authURL(_ context.Context, _ *logical.Request, d *framework.FieldData) (*logical.Response, error) {
+	return &logical.Response{Data: map[string]any{"auth_url": "http://127.0.0.1:1/auth?" + url.Values{"redirect_uri": {d.Get("redirect_uri").(string)}}.Encode()}}, nil
+}
+
+// callbackPost takes a provider's form.
+func (b *backend) callbackPost(_ context.Context, _ *logical.Request, d *framework.FieldData) (*logical.Response, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.posted[d.Get("state").(string)] = d.Get("code").(string)
+	return &logical.Response{Data: map[string]any{
+		logical.HTTPContentType: "text/html", logical.HTTPStatusCode: 200, logical.HTTPRawBody: []byte("<p>go on"),
 	}}, nil
+}
+
+// callback logs in who has the code that came with a form.
+func (b *backend) callback(_ context.Context, _ *logical.Request, d *framework.FieldData) (*logical.Response, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	user := b.posted[d.Get("state").(string)]
+	if user == "" {
+		return nil, logical.ErrPermissionDenied
+	}
+	return loggedIn(user), nil
 }
 
 // system tells what the plugin is told.
