@@ -21,6 +21,7 @@ export class May {
 
   // Every token may ask in the namespace that it comes from, about those below, too.
   async #ask(paths: string[], ns: string) {
+    if (!session.self) await session.check()
     const home = session.self && (!session.home || ns === session.home || ns.startsWith(session.home + '/')) ? session.home : ns
     const below = ns.slice(home.length).replace(/^\//, '')
     const full = (path: string) => (below ? `${below}/${path}` : path)

@@ -69,6 +69,7 @@ class Session {
   /** Why the last session ended, if it was not asked for. */
   ended = $state('')
   #until = $state(Infinity) // by this browser's clock, which may differ from the server's
+  #checking?: Promise<void>
   #last?: Self // whose drafts are kept
 
   constructor() {
@@ -153,7 +154,11 @@ class Session {
   }
 
   /** Finds out after a refusal whether the token is still good. */
-  async check() {
+  check(): Promise<void> {
+    return (this.#checking ??= this.#check().finally(() => (this.#checking = undefined)))
+  }
+
+  async #check() {
     const token = this.token
     if (!token) return
     try {
