@@ -34,6 +34,10 @@ before(async () => {
   for (let i = 1; i <= 12; i++) await write(`many/s${i}`, { n: String(i) })
   await policy('reader', 'path "team/data/app/*" { capabilities = ["read"] } path "team/metadata/*" { capabilities = ["list"] }')
   await policy('writer', 'path "team/*" { capabilities = ["create", "read", "update", "list"] }')
+  // Secret sync does not connect to this machine: what is associated cannot go on by itself.
+  await api('PUT', 'sys/sync/destinations/webhook/hook', { url: 'https://127.0.0.1:1/', signing_key: 'k'.repeat(40) })
+  await api('POST', 'sys/sync/destinations/webhook/hook/associations/set', { mount: 'team', secret_name: 'app/stripe' })
+  await api('POST', 'identity/entity', { name: 'ana-of-payments' })
   browser = await startBrowser()
 })
 
@@ -152,7 +156,6 @@ test('a node that tries to join says so, and makes a cluster only when asked to'
 })
 
 test('Control+K goes to pages, mounts, paths and policies', async () => {
-  await api('POST', 'identity/entity', { name: 'ana-of-payments' })
   await as(rootToken, 'secrets', async (page) => {
     await sees(page.getByRole('heading', { name: 'Secrets' }))
     const search = async (text) => {
@@ -174,6 +177,10 @@ test('Control+K goes to pages, mounts, paths and policies', async () => {
     await sees(page.getByRole('heading', { name: 'stripe' }))
     await search('ana-of')
     await sees(option('ana-of-payments'))
+    await page.keyboard.press('Enter')
+    await sees(page.getByRole('heading', { name: 'ana-of-payments' }))
+    await search('hook')
+    await sees(option('hook'))
     await page.keyboard.press('Escape')
     assert.equal(await page.getByRole('combobox').count(), 0)
     await page.goto(`${server.url}/ui/#/secrets/team%2F/list/many/`)
@@ -231,7 +238,7 @@ test('a secret is copied as a command and as configuration, and shared once', as
     assert.equal((await (await wrapping).text()).includes('two'), false, 'the value does not pass through the browser')
     await page.getByRole('button', { name: 'Reveal Wrapping token' }).click()
     const token = await page.locator('#shared code').last().innerText()
-    assert.deepEqual((await api('POST', 'sys/wrapping/unwrap', { token }, '')).data.data, { key: 'two', mode: 'live' })
+    assert.deepEqual((await api('POST', 'sys/wrapping/unwrap', undefined, token)).data.data, { key: 'two', mode: 'live' })
   })
 })
 
@@ -278,7 +285,30 @@ test('phones have a bar at the bottom that leads everywhere', async () => {
   }, { viewport: { width: 360, height: 740 } })
 })
 
-const places = ['secrets', 'secrets/team%2F/list/many/', 'secrets/team%2F/show/app/stripe', 'secrets/team%2F/show/app/stripe?tab=versions', 'secrets/team%2F/show/app/stripe?tab=delivery', 'secrets/team%2F/show/app/stripe?tab=metadata', 'secrets/team%2F/edit/app/stripe', 'policies', 'policies/edit/reader', 'tokens', 'wrapping', 'engines', 'engines/new', 'engines/methods', 'audit', 'overview', 'overview/replication', 'nonsense']
+test('the board of secret sync shows what needs somebody, and helps', async () => {
+  await as(rootToken, 'sync', async (page) => {
+    const card = page.locator('[data-destination="webhook/hook"]')
+    await sees(card.getByText('Needs you 1'))
+    await sees(card.getByText('0 of 1'))
+    await card.getByRole('link').click()
+    const you = page.locator('[data-lane=you]')
+    await sees(you.getByText(/does not connect to addresses of this machine/))
+    await sees(you.getByText(/next try in \d+ s/))
+    await you.getByRole('button').click()
+    const drawer = page.locator('.drawer')
+    await sees(drawer.getByText('Last attempts'))
+    const retried = page.waitForResponse((r) => r.url().endsWith('/associations/retry'))
+    await drawer.getByRole('button', { name: 'Retry now' }).click()
+    assert.ok((await retried).ok())
+    await sees(page.locator('.notice', { hasText: 'It is tried again' }))
+    await page.keyboard.press('Escape')
+    assert.equal(await drawer.count(), 0)
+    await page.goto(`${server.url}/ui/#/secrets/team%2F/show/app/stripe?tab=delivery`)
+    await sees(page.locator('[data-row="webhook/hook"]').getByText('Needs you'))
+  })
+})
+
+const places = ['secrets', 'secrets/team%2F/list/many/', 'secrets/team%2F/show/app/stripe', 'secrets/team%2F/show/app/stripe?tab=versions', 'secrets/team%2F/show/app/stripe?tab=delivery', 'secrets/team%2F/show/app/stripe?tab=metadata', 'secrets/team%2F/edit/app/stripe', 'policies', 'policies/edit/reader', 'tokens', 'wrapping', 'engines', 'engines/new', 'engines/methods', 'audit', 'overview', 'overview/replication', 'sync', 'sync/webhook/hook', 'entities', 'entities/ana-of-payments', 'nonsense']
 
 for (const colorScheme of ['light', 'dark']) {
   test(`axe finds nothing on the pages, ${colorScheme}`, async () => {

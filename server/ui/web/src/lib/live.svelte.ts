@@ -5,11 +5,11 @@ import { untrack } from 'svelte'
 export const INTERVAL = 5000
 
 /**
- * Runs work now, then INTERVAL after each run has ended and on return to the page, while the page is visible. Returns what ends it.
+ * Runs work now, then interval milliseconds after each run has ended and on return to the page, while the page is visible. Returns what ends it.
  * An effect that calls this does not depend on the state that work reads: work changes that state, so the effect would run again
  * after each response.
  */
-export function live(work: () => Promise<unknown>): () => void {
+export function live(work: () => Promise<unknown>, interval = INTERVAL): () => void {
   let timer = 0
   let running = false
   let ended = false
@@ -21,7 +21,7 @@ export function live(work: () => Promise<unknown>): () => void {
       await work()
     } finally {
       running = false
-      if (!ended) timer = window.setTimeout(run, INTERVAL)
+      if (!ended) timer = window.setTimeout(run, interval)
     }
   }
   document.addEventListener('visibilitychange', run)

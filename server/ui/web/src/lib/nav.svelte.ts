@@ -5,9 +5,6 @@ import { namespace } from './route.svelte'
 import { pages, type Page } from './routes'
 import { session } from './session.svelte'
 
-/** What the palette asks for besides the pages. */
-const others = ['identity/entity/name', 'sys/sync/destinations']
-
 class Nav {
   #here = $state.raw<May>()
   #cluster = $state.raw<May>()
@@ -16,7 +13,7 @@ class Nav {
   load() {
     const paths = (clusterWide: boolean) => pages.filter((p) => !!p.clusterWide === clusterWide && p.needs).map((p) => p.needs![0])
     const root = namespace() === ''
-    this.#here = new May([...paths(false), ...others, ...(root ? paths(true) : [])])
+    this.#here = new May([...paths(false), ...(root ? paths(true) : [])])
     this.#cluster = root ? this.#here : session.home ? undefined : new May(paths(true), '')
   }
 
