@@ -39,6 +39,7 @@ type engine struct {
 	known  [4]*engines.Router // by class
 	closed *engines.Router    // while there is no plugin
 	away   *engines.Router    // on other nodes than the active one
+	form   formRouters        // at the path where browsers post forms of other sites
 
 	lock    chan struct{} // capacity 1, held while the backend is opened or closed
 	open    atomic.Pointer[opened]
@@ -67,6 +68,8 @@ func newEngine(h *Host, m engines.Mount, ref Ref) *engine {
 	}
 	e.closed = e.routes(engines.Unauthenticated, e.explain, nil) // the handler does nothing but say why
 	e.away = e.routes(0, e.explain, nil)
+	const posted = engines.Unauthenticated | engines.Form | engines.ForeignForm
+	e.form = formRouters{known: e.routes(posted, e.handle, nil), explained: e.routes(posted, e.explain, nil)}
 	e.router = engines.NewRouter()
 	e.router.Delegate = e.delegate
 	return e
@@ -104,15 +107,28 @@ func (e *engine) routes(flags engines.Flags, handle func(context.Context, *engin
 // Router implements engines.Engine.
 func (e *engine) Router() *engines.Router { return e.router }
 
+// formRouters are the routes of a form's path: while the plugin runs, and while it does not run or is on another node.
+type formRouters struct{ known, explained *engines.Router }
+
+// formPaths are where identity providers have browsers post to, by plugin (oidc_response_mode=form_post).
+var formPaths = map[Ref]string{{Auth: true, Name: "jwt"}: "oidc/callback", {Auth: true, Name: "oidc"}: "oidc/callback"}
+
 // delegate returns the routes of a path.
 func (e *engine) delegate(path string) *engines.Router {
+	form := path != "" && path == formPaths[Ref{Auth: e.ref.Auth, Name: e.ref.Name}]
 	if !e.host.active() {
+		if form {
+			return e.form.explained
+		}
 		return e.away
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()
 	b, err := e.backend(ctx)
 	if err != nil {
+		if form {
+			return e.form.explained
+		}
 		return e.closed
 	}
 	class := 0
@@ -121,6 +137,9 @@ func (e *engine) delegate(path string) *engines.Router {
 	}
 	if fits(b.Sudo, path) {
 		class |= 2
+	}
+	if form && class == 1 {
+		return e.form.known
 	}
 	return e.known[class]
 }

@@ -79,7 +79,10 @@ func raw(out *engines.Response, data map[string]json.RawMessage) error {
 	if code < 200 || code > 599 {
 		return &engines.Error{Kind: engines.KindUnavailable, Detail: "the plugin returned a status that is none"}
 	}
-	out.Status, out.Raw = code, &engines.Raw{ContentType: kind, Body: text}
+	out.Status, out.Raw = code, &engines.Raw{ContentType: kind, Body: text, Header: http.Header{
+		"Content-Security-Policy": {"sandbox allow-scripts allow-forms"}, // a page of a plugin is none of the web UI's
+		"X-Content-Type-Options":  {"nosniff"},
+	}}
 	return nil
 }
 

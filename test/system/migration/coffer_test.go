@@ -391,9 +391,26 @@ func follow(t *testing.T, m *mover, a, b place) {
 		t.Errorf("the namespace has %v", team["custom_metadata"])
 	}
 	a.do(0, "DELETE", "apps/metadata/new1", a.c.RootToken, nil)
-	r = m.run(0)
-	r.reason(t, "gone", "secret", "", "apps/new1")
+	a.do(0, "DELETE", "old/a/b", a.c.RootToken, nil)
+	a.do(0, "DELETE", "apps/metadata/states", a.c.RootToken, nil)
+	b.write("apps/metadata/states", fields{"custom_metadata": fields{"changed": "here"}})
+	for _, r := range []report{m.run(0), m.run(2, "-verify")} {
+		r.reason(t, "gone", "secret", "", "apps/new1")
+		r.reason(t, "gone", "secret", "", "apps/states")
+		r.reason(t, "gone", "secret", "", "old/a/b")
+	}
+	m.run(0, "-plan", "-delete-gone").reason(t, "delete", "secret", "", "apps/new1")
+	b.read("apps/metadata/new1")
+	r = m.run(0, "-delete-gone")
+	r.reason(t, "delete", "secret", "", "apps/new1")
+	r.reason(t, "gone", "secret", "", "old/a/b") // of version 1 it is not known whether it has changed
+	r.reason(t, "gone", "secret", "", "apps/states")
+	b.do(404, "GET", "apps/metadata/new1", b.c.RootToken, nil)
+	m.run(0, "-delete-gone", "-overwrite")
 	m.run(0, "-verify")
+	if again := m.run(0); again.Totals["secret"]["gone"] != 0 {
+		t.Errorf("what is deleted at both ends is reported: %v", again.Totals)
+	}
 }
 
 // namespace moves one namespace, with that below it, to another place.
