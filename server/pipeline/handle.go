@@ -66,6 +66,7 @@ func (p *Pipeline) Handle(ctx context.Context, req *Request) (*Reply, error) {
 		return nil, storage.ErrSealed
 	}
 	c := &call{Request: req}
+	ctx = engines.WithCertificates(ctx, req.Certificates)
 	if writes(req.Op) {
 		role := p.Replicated.Role()
 		c.elsewhere, ctx = role.Mode == roles.Secondary, fence.InLife(ctx, role)
@@ -266,7 +267,7 @@ func (p *Pipeline) upToDate(ctx context.Context, c *call, own *engines.Route) er
 	switch {
 	case !newest && current:
 		return nil
-	case aboutNode && !current && own.Flags&(engines.Unauthenticated|engines.WorksBehind) == 0:
+	case aboutNode && !current && own.Flags&(engines.Unauthenticated|engines.WorksBehind) == 0 && !p.Node.AwaitCurrent(ctx):
 		return errBehind
 	case aboutNode:
 		return nil

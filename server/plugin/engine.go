@@ -280,7 +280,7 @@ func (e *engine) stop() {
 }
 
 // request translates a request.
-func (e *engine) request(req *engines.Request) (*pb.Request, error) {
+func (e *engine) request(ctx context.Context, req *engines.Request) (*pb.Request, error) {
 	data := string(req.Body)
 	if req.Op == engines.Read || req.Op.Lists() || req.Op == engines.Delete {
 		fields := map[string]any{}
@@ -304,12 +304,30 @@ func (e *engine) request(req *engines.Request) (*pb.Request, error) {
 		MountPoint: e.mount.Path, MountType: e.mount.Type, MountAccessor: e.mount.Accessor,
 		Unauthenticated: req.Caller.Accessor == "",
 		Headers:         requestHeaders(req.Header, e.mount.RequestHeaders),
-		Connection:      &pb.Connection{RemoteAddr: req.RemoteIP.String()},
+		Connection:      connection(ctx, req.RemoteIP.String()),
 	}
 	if req.WrapTTL > 0 {
 		out.WrapInfo = &pb.RequestWrapInfo{TTL: int64(req.WrapTTL)}
 	}
 	return out, nil
+}
+
+// connection is what a plugin is told of the client: its address, and the certificates that it has shown in its TLS handshake, in the
+// fields of both families' plugins. nil: neither is known.
+func connection(ctx context.Context, addr string) *pb.Connection {
+	shown := engines.CertificatesOf(ctx)
+	if addr == "" && shown == nil {
+		return nil
+	}
+	out := &pb.Connection{RemoteAddr: addr}
+	if shown != nil {
+		out.ConnectionState = &pb.ConnectionState{HandshakeComplete: true, PeerCertificates: &pb.CertificateChain{}}
+	}
+	for _, c := range shown {
+		out.PeerCertificatesRaw = append(out.PeerCertificatesRaw, c.Raw)
+		out.ConnectionState.PeerCertificates.Certificates = append(out.ConnectionState.PeerCertificates.Certificates, &pb.Certificate{Asn1Data: c.Raw})
+	}
+	return out
 }
 
 // borrower is what a plugin knows a token by, to tell whether two requests are of the same one; it is no token. "": there is none.
@@ -329,7 +347,7 @@ func (e *engine) exists(ctx context.Context, req *engines.Request) (bool, error)
 	if err != nil {
 		return false, err
 	}
-	out, err := e.request(req)
+	out, err := e.request(ctx, req)
 	if err != nil {
 		return false, err
 	}
@@ -341,7 +359,7 @@ func (e *engine) handle(ctx context.Context, req *engines.Request) (*engines.Res
 	if err != nil {
 		return nil, err
 	}
-	out, err := e.request(req)
+	out, err := e.request(ctx, req)
 	if err != nil {
 		return nil, err
 	}

@@ -220,7 +220,7 @@ func (e *engine) RenewLogin(ctx context.Context, _ engines.Mount, login engines.
 	}
 	resp, err := e.send(ctx, b, &pb.Request{
 		Operation: "renew", Path: k.Path, MountPoint: e.mount.Path, MountType: e.mount.Type, MountAccessor: e.mount.Accessor,
-		EntityID: login.EntityID,
+		EntityID: login.EntityID, Connection: connection(ctx, ""),
 		Auth: &pb.Auth{
 			InternalData: string(k.Data), DisplayName: k.DisplayName, Policies: k.Policies, TokenPolicies: login.Policies, Metadata: login.Metadata,
 			EntityID: login.EntityID, Period: int64(k.Period),
