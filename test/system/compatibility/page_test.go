@@ -101,9 +101,11 @@ func (s server) types(rows []types) string {
 			continue
 		}
 		for _, name := range r.Types {
-			status := s.do("POST", prefix+name, map[string]any{"type": name}).Status
-			if builtin := !r.Plugin && !r.Foreign; builtin != (status < 300) {
-				s.t.Errorf("testdata/page.json: %s %s: enabling it answers %d", r.Kind, name, status)
+			if !r.Plugin { // those may have been built beside the server, or not
+				status := s.do("POST", prefix+name, map[string]any{"type": name}).Status
+				if r.Foreign == (status < 300) {
+					s.t.Errorf("testdata/page.json: %s %s: enabling it answers %d", r.Kind, name, status)
+				}
 			}
 			if r.Plugin != strings.Contains(shipped, "\n"+kind+" "+name+" ") {
 				s.t.Errorf("testdata/page.json: %s %s: whether it is a plugin that comes with Coffer is not as in .ci/tools/plugins.sh", r.Kind, name)
