@@ -172,8 +172,9 @@ type Node struct {
 	pending  *pendingJoin // a join that waits for the key
 	closed   bool
 
-	removed  atomic.Bool            // the cluster has removed this node
-	founding atomic.Pointer[string] // nonce of the initialization under way; nil: none
+	removed    atomic.Bool            // the cluster has removed this node
+	founding   atomic.Pointer[string] // nonce of the initialization under way; nil: none
+	joinFailed atomic.Pointer[string] // why the last attempt to join failed; nil: none has
 
 	// restoring is held while a snapshot is restored through this node.
 	restoring sync.Mutex

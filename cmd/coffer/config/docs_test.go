@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/coffer-project/coffer/cmd/coffer/config/known"
 )
 
 // docs/operations.md has every key of Vault and OpenBao that has no effect, or is rejected, with what happens instead.
@@ -21,12 +23,12 @@ func TestKnownKeysAreDocumented(t *testing.T) {
 		}
 		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s |", key, what, instead))
 	}
-	for stanza, keys := range ignored {
+	for stanza, keys := range known.Ignored {
 		for key, k := range keys {
-			row(stanza, key, "no effect", k.instead)
+			row(stanza, key, "no effect", k.Instead)
 		}
 	}
-	for stanza, keys := range rejected {
+	for stanza, keys := range known.Rejected {
 		for key, instead := range keys {
 			row(stanza, key, "rejected", instead)
 		}

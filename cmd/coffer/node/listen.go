@@ -17,6 +17,7 @@ import (
 
 	"github.com/coffer-project/coffer/cmd/coffer/config"
 	"github.com/coffer-project/coffer/cmd/coffer/node/socket"
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/admission"
 )
 
@@ -28,6 +29,8 @@ type listener struct {
 	socket net.Listener    // below net, as the system has it
 	http   *http.Server
 	cert   atomic.Pointer[tls.Certificate]
+	// asks reports whether clients are to be asked for certificates, where the configuration leaves that open.
+	asks func(context.Context) bool
 }
 
 // answerTime is how long a client may take to read an answer.
@@ -129,7 +132,56 @@ func (l *listener) tlsConfig() (*tls.Config, error) {
 	if l.config.TLSRequireClient {
 		c.ClientAuth = tls.RequireAndVerifyClientCert
 	}
+	c.VerifyConnection = boundCertificates
+	if c.ClientAuth == tls.NoClientCert && !l.config.TLSDisableClientCerts {
+		l.askOnDemand(c)
+	}
 	return c, nil
+}
+
+// maxChainBytes bounds what a client sends of certificates: it goes to the active node with each of its requests.
+const maxChainBytes = 32 << 10
+
+// boundCertificates refuses a handshake with more certificates than a chain has.
+func boundCertificates(cs tls.ConnectionState) error {
+	bytes := 0
+	for _, c := range cs.PeerCertificates {
+		bytes += len(c.Raw)
+	}
+	if len(cs.PeerCertificates) > engines.MaxCertificates || bytes > maxChainBytes {
+		return fmt.Errorf("the client sends more than %d certificates, or more than %d bytes of them", engines.MaxCertificates, maxChainBytes)
+	}
+	return nil
+}
+
+// askTime is how long a handshake waits to know whether there is an auth method that needs certificates.
+const askTime = time.Second
+
+// askOnDemand has the listener ask clients for certificates only while an auth method needs them: browsers bother their users with the
+// question. The auth method verifies them. A session from before it was there is not resumed.
+func (l *listener) askOnDemand(c *tls.Config) {
+	const asked = "asked for a certificate"
+	asking := c.Clone()
+	asking.ClientAuth = tls.RequestClientCert
+	asking.WrapSession = func(cs tls.ConnectionState, s *tls.SessionState) ([]byte, error) {
+		s.Extra = append(s.Extra, []byte(asked))
+		return c.EncryptTicket(cs, s)
+	}
+	asking.UnwrapSession = func(identity []byte, cs tls.ConnectionState) (*tls.SessionState, error) {
+		s, err := c.DecryptTicket(identity, cs)
+		if err != nil || s == nil || !slices.ContainsFunc(s.Extra, func(b []byte) bool { return string(b) == asked }) {
+			return nil, err
+		}
+		return s, nil
+	}
+	c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		ctx, cancel := context.WithTimeout(hello.Context(), askTime)
+		defer cancel()
+		if l.asks != nil && l.asks(ctx) {
+			return asking, nil
+		}
+		return nil, nil
+	}
 }
 
 // forHTTP2 reports whether HTTP/2 can do with nothing but this cipher suite, of those before TLS 1.3.

@@ -90,7 +90,7 @@ type types struct {
 func (s server) types(rows []types) string {
 	b := table("secrets engines", "here")
 	methods, features := table("auth methods", "here"), table("other parts", "here")
-	shipped := read(s.t, filepath.Join(root, ".ci/tools/plugins.sh"))
+	shipped := read(s.t, filepath.Join(root, "server/plugin/release.txt"))
 	for _, r := range rows {
 		to, prefix, kind := b, "sys/mounts/x-", "secret"
 		switch r.Kind {
@@ -107,8 +107,8 @@ func (s server) types(rows []types) string {
 					s.t.Errorf("testdata/page.json: %s %s: enabling it answers %d", r.Kind, name, status)
 				}
 			}
-			if r.Plugin != strings.Contains(shipped, "\n"+kind+" "+name+" ") {
-				s.t.Errorf("testdata/page.json: %s %s: whether it is a plugin that comes with Coffer is not as in .ci/tools/plugins.sh", r.Kind, name)
+			if r.Plugin != regexp.MustCompile(`(?m)^`+kind+` +`+name+` `).MatchString(shipped) {
+				s.t.Errorf("testdata/page.json: %s %s: whether it is a plugin that comes with Coffer is not as in server/plugin/release.txt", r.Kind, name)
 			}
 		}
 		to.row("`"+strings.Join(r.Types, "`, `")+"`", r.Here)
@@ -157,7 +157,7 @@ func newServer(t *testing.T) server {
 	s := server{t, harness.NewCluster(t, 1, harness.Options{WithoutRace: true})}
 	for path, body := range map[string]any{
 		"sys/mounts/secret": map[string]any{"type": "kv-v2"}, "sys/mounts/kv1": map[string]any{"type": "kv"}, "sys/mounts/aws": map[string]any{"type": "aws"},
-		"sys/auth/approle": map[string]any{"type": "approle"}, "sys/auth/userpass": map[string]any{"type": "userpass"}, "sys/auth/saml": map[string]any{"type": "saml"},
+		"sys/auth/approle": map[string]any{"type": "approle"}, "sys/auth/userpass": map[string]any{"type": "userpass"}, "sys/auth/saml": map[string]any{"type": "saml"}, "sys/auth/cert": map[string]any{"type": "cert"},
 	} {
 		if a := s.do("POST", path, body); a.Status >= 300 {
 			t.Fatalf("%s: %d %s", path, a.Status, a.Body)

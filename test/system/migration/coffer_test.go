@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/coffer-project/coffer/engines/cert/certtest"
 	"github.com/coffer-project/coffer/test/harness"
 )
 
@@ -63,6 +64,9 @@ func populate(p place) {
 	p.write("sys/auth/sso", fields{"type": "saml"})
 	p.write("auth/sso/config", fields{"entity_id": "https://coffer.example", "acs_urls": "https://coffer.example/v1/auth/sso/callback", "idp_metadata_url": "https://idp.example/metadata", "default_role": "staff"})
 	p.write("auth/sso/role/staff", fields{"bound_subjects": "*@example.com", "bound_subjects_type": "glob", "bound_attributes": fields{"group": "a,b"}, "token_policies": "app"})
+	p.write("sys/auth/certs", fields{"type": "cert"})
+	p.write("auth/certs/config", fields{"disable_binding": true})
+	p.write("auth/certs/certs/web", fields{"certificate": certtest.New(p.t, "ca").PEM(), "allowed_dns_sans": "*.example.com", "policies": "app", "ttl": "10m"})
 	p.write("auth/token/roles/ci", fields{"allowed_policies": "app", "orphan": true, "token_period": "1h"})
 	p.write("team/sys/auth/people", fields{"type": "userpass"})
 	p.write("team/auth/people/users/bob", fields{"password": "bob", "token_policies": "team"})

@@ -27,14 +27,6 @@ import (
 	"github.com/coffer-project/coffer/test/harness/apiserver"
 )
 
-// client is the command line, for a node of a cluster.
-func client(t *testing.T, c *harness.Cluster, n *harness.Node, args ...string) *exec.Cmd {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), harness.Binary(t), args...)
-	cmd.Env = []string{"HOME=" + t.TempDir(), "COFFER_ADDR=" + n.URL, "COFFER_CACERT=" + c.CAFile, "PATH=" + os.Getenv("PATH")}
-	return cmd
-}
-
 // blocks returns the blocks of a language in a section of a page of docs, as one text.
 func blocks(t *testing.T, page, heading, language string) string {
 	t.Helper()

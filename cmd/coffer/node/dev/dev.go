@@ -56,6 +56,9 @@ func (d *Options) Apply(c *config.Config, used Dirs) (cleanup func(), err error)
 		made = append(made, *dir)
 		return nil
 	}
+	if len(c.Initialize) > 0 {
+		return cleanup, errors.New("initialize is for servers that last: leave it out, or -dev, which shows its root token")
+	}
 	c.Storage.Path = d.Dir
 	if err := temporary(&c.Storage.Path, used.Data); err != nil {
 		return cleanup, err

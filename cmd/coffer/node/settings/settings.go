@@ -161,6 +161,25 @@ func AuditFiles(c *config.Config) device.Files {
 	return device.Files{Roots: []string{beside}, MakeRoot: true}
 }
 
+// AuditDevices returns the devices of the configuration. Errors name the stanza.
+func AuditDevices(c *config.Config) ([]device.Config, error) {
+	var out []device.Config
+	for _, a := range c.Audit.Devices {
+		d := device.Config{Path: device.CleanPath(a.Path), Type: a.Type, Description: a.Description, Options: a.Options, Confined: true, Declared: true}
+		files := AuditFiles(c)
+		files.DataDir = c.Storage.Path
+		opened, err := d.Open(files)
+		if err != nil {
+			return nil, fmt.Errorf("audit %q %q: %w", a.Type, a.Path, err)
+		}
+		if err := opened.Close(); err != nil {
+			return nil, err
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}
+
 // UnauthenticatedMetrics reports whether metrics need no token.
 func UnauthenticatedMetrics(c *config.Config) bool {
 	for _, l := range c.Listeners {
