@@ -37,6 +37,8 @@ Examples:
 			&cli.StringFlag{Name: "dev-root-token-id", Usage: "root token of the development server (default: a random one)"},
 			&cli.StringFlag{Name: "dev-listen-address", Usage: "address of the development server (default: 127.0.0.1:8200)"},
 			&cli.StringFlag{Name: "dev-data-dir", Usage: "keep the development server's data in this directory"},
+			&cli.BoolFlag{Name: "dev-ha", Usage: "start a development cluster of three nodes, at the address and the five ports after it"},
+			&cli.BoolFlag{Name: "dev-three-node", Hidden: true, Usage: "the same as -dev-ha"},
 			&cli.BoolFlag{Name: "dev-tls", Usage: "start a development server with TLS, by a CA of its own"},
 			&cli.StringFlag{Name: "dev-tls-cert-dir", Usage: "keep the certificates of -dev-tls in this directory (default: a temporary one)"},
 			&cli.StringSliceFlag{Name: "dev-tls-san", Usage: "another name or IP address for the certificate of -dev-tls; may be repeated"},
@@ -48,7 +50,8 @@ Examples:
 		return node.Run(ctx, node.Options{
 			Config: c.StringSlice("config"), Check: c.Bool("check"), LogLevel: c.String("log-level"), LogFormat: c.String("log-format"), LogFile: c.String("log-file"),
 			Dev: dev.Options{
-				On:        slices.ContainsFunc([]string{"dev", "dev-tls", "dev-no-kv", "dev-kv-v1"}, c.Bool),
+				On:        slices.ContainsFunc([]string{"dev", "dev-tls", "dev-no-kv", "dev-kv-v1", "dev-ha"}, c.Bool),
+				Three:     c.Bool("dev-ha") || c.Bool("dev-three-node"),
 				RootToken: cmp.Or(c.String("dev-root-token-id"), local.Env("DEV_ROOT_TOKEN_ID")),
 				Listen:    cmp.Or(c.String("dev-listen-address"), local.Env("DEV_LISTEN_ADDRESS"), "127.0.0.1:8200"),
 				TLS:       c.Bool("dev-tls"), TLSDir: c.String("dev-tls-cert-dir"), TLSNames: c.StringSlice("dev-tls-san"),

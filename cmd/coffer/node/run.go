@@ -49,6 +49,12 @@ func Run(ctx context.Context, o Options) error {
 	if err := process.Protect(); err != nil {
 		return fmt.Errorf("protecting the memory of this process: %w", err)
 	}
+	if o.Dev.Three {
+		if len(o.Config) > 0 {
+			return errors.New("-dev-ha configures its nodes itself: leave out -config, or start each node with it")
+		}
+		return o.Dev.RunThree(ctx, o.Err)
+	}
 	from, err := takeHandover()
 	if err != nil {
 		return err
