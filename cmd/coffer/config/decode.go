@@ -124,8 +124,8 @@ func (d *decoder) telemetry(c *Config) field {
 			"otlp_endpoint":                  text1(&c.Traces.Endpoint),
 			"otlp_insecure":                  boolean(&c.Traces.Insecure),
 			"sample_ratio":                   ratio(&c.Traces.SampleRatio),
-			"statsd_address":                 d.statsd(&c.Statsd, false),
-			"dogstatsd_addr":                 d.statsd(&c.Statsd, true),
+			"statsd_address":                 text1(&c.Statsd.Address),
+			"dogstatsd_addr":                 text1(&c.Statsd.DogAddress),
 			"dogstatsd_tags":                 texts(&c.Statsd.Tags),
 			"statsd_interval":                duration(&c.Statsd.Every),
 		})

@@ -75,7 +75,6 @@ func TestRejected(t *testing.T) {
 		`listener "unix" { address = "/s" socket_mode = "999" }`:            "must be a mode",
 		`storage "raft" { retry_join { auto_join = "provider=aws" } }`:      "headless service",
 		`telemetry { statsite_address = "a:1" }`:                            "statsd_address",
-		`telemetry { statsd_address = "a:1" dogstatsd_addr = "a:1" }`:       "one address",
 		`telemetry { circonus_api_url = "a" }`:                              "otlp_endpoint",
 	} {
 		if _, err := load(t, text); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "coffer.hcl:1") {
@@ -87,6 +86,7 @@ func TestRejected(t *testing.T) {
 		`listener "tcp" { tls_disable = true tls_min_version = "tls13" tls_max_version = "tls12" }`:      "below",
 		`listener "unix" { address = "/s" }`:                                                                     `listener "tcp"`,
 		`listener "tcp" { tls_disable = true } telemetry { statsd_address = "a" }`:                               "host:port",
+		`listener "tcp" { tls_disable = true } telemetry { statsd_address = "a:1" dogstatsd_addr = "a:1" }`:      "one address",
 		`listener "tcp" { tls_disable = true } telemetry { dogstatsd_tags = ["a"] }`:                             "dogstatsd_addr",
 		`listener "tcp" { tls_disable = true } initialize "a" { request "b" { operation = "read" path = "p" } }`: "opens by itself",
 		`listener "tcp" { tls_disable = true } seal "static" {} initialize "a" { request "b" { operation = "read" path = "p" } }

@@ -217,10 +217,10 @@ func serve(ctx context.Context, cfg *config.Config, paths []string, version stri
 		group.Go(l.serve)
 	}
 	group.Go(func() error { return reloads(stopping, hangups, n, log, listeners, paths) })
-	if cfg.Statsd.Address != "" {
+	if to := cmp.Or(cfg.Statsd.Address, cfg.Statsd.DogAddress); to != "" {
 		group.Go(func() error {
 			statsd.Run(stopping, statsd.Options{
-				Address: cfg.Statsd.Address, Every: cfg.Statsd.Every, Dog: cfg.Statsd.Dog, Tags: cfg.Statsd.Tags,
+				Address: to, Every: cfg.Statsd.Every, Dog: cfg.Statsd.DogAddress != "", Tags: cfg.Statsd.Tags,
 				Values: n.server.Metrics().Values, Logger: log.Named("statsd"),
 			})
 			return nil

@@ -51,7 +51,7 @@ initialize "first" {
 	}
 	for _, n := range c.Nodes {
 		login := func() error {
-			a, err := n.Do(t.Context(), http.MethodPost, "auth/userpass/login/admin", "", map[string]any{"password": "a long password"})
+			a, err := n.Do(t.Context(), http.MethodPost, "/v1/auth/userpass/login/admin", "", map[string]any{"password": "a long password"})
 			if err == nil && a.Status != http.StatusOK {
 				err = fmt.Errorf("status %d", a.Status)
 			}
@@ -104,7 +104,7 @@ func TestJoinByName(t *testing.T) {
 	defer cmd.Wait() //nolint:errcheck // it is ended
 	defer cancel()
 	harness.Await(t, "the node that joins by a name", time.Minute, func() error {
-		peers := first.MustDo(http.MethodGet, "sys/storage/raft/configuration", nil)
+		peers := first.MustDo(http.MethodGet, "/v1/sys/storage/raft/configuration", nil)
 		if !strings.Contains(string(peers.Body), `"joiner"`) {
 			return fmt.Errorf("the members are %s", peers.Body)
 		}
