@@ -32,6 +32,9 @@ Examples:
 			&cli.StringFlag{Name: "log-level", Usage: "trace, debug, info, warn or error (overrides the configuration)"},
 			&cli.StringFlag{Name: "log-format", Usage: "text or json (overrides the configuration)"},
 			&cli.StringFlag{Name: "log-file", Usage: "file for the log (overrides the configuration)"},
+			&cli.StringFlag{Name: "log-rotate-bytes", Usage: "size at which the log file is moved away (overrides the configuration, as do the other two)"},
+			&cli.StringFlag{Name: "log-rotate-duration", Usage: "time after which the log file is moved away, such as 24h"},
+			&cli.StringFlag{Name: "log-rotate-max-files", Usage: "older log files that are kept; -1: none"},
 			&cli.BoolFlag{Name: "exit-on-core-shutdown", Hidden: true, Usage: "does nothing: the server always exits when it cannot go on"},
 			&cli.BoolFlag{Name: "dev", Usage: "start one unsealed node for development, with its data in a temporary directory"},
 			&cli.StringFlag{Name: "dev-root-token-id", Usage: "root token of the development server (default: a random one)"},
@@ -49,6 +52,9 @@ Examples:
 	}, func(ctx context.Context, c *command.Call) error {
 		return node.Run(ctx, node.Options{
 			Config: c.StringSlice("config"), Check: c.Bool("check"), LogLevel: c.String("log-level"), LogFormat: c.String("log-format"), LogFile: c.String("log-file"),
+			Rotation: map[string]string{
+				"log_rotate_bytes": c.String("log-rotate-bytes"), "log_rotate_duration": c.String("log-rotate-duration"), "log_rotate_max_files": c.String("log-rotate-max-files"),
+			},
 			Dev: dev.Options{
 				On:        slices.ContainsFunc([]string{"dev", "dev-tls", "dev-no-kv", "dev-kv-v1", "dev-ha"}, c.Bool),
 				Three:     c.Bool("dev-ha") || c.Bool("dev-three-node"),

@@ -12,6 +12,12 @@ import (
 // addresses derives what other nodes and clients reach this node at.
 func (c *Config) addresses(add func(string, ...any)) {
 	l := c.Listeners[0]
+	for name, value := range map[string]string{"address": l.Address, "cluster_address": l.ClusterAddress, "api_addr": c.APIAddr, "cluster_addr": c.ClusterAddr} {
+		if strings.Contains(value, "{{") {
+			add("%s: templates are not supported: leave it out, and an interface's address is taken, or set a variable such as COFFER_API_ADDR", name)
+			return
+		}
+	}
 	host, port, err := net.SplitHostPort(l.Address)
 	if err != nil {
 		return

@@ -457,8 +457,11 @@ func (c *Config) alike(add func(string, ...any)) {
 		if l.MaxRequestBytes != first.MaxRequestBytes || l.MaxRequestDuration != first.MaxRequestDuration || l.RequestMemory != first.RequestMemory || l.JSON != first.JSON {
 			add("listener %s: max_request_size, max_request_memory, max_request_duration and the limits of JSON must be the same for every listener", l.Address)
 		}
-		if l.UnauthMetricsAccess != first.UnauthMetricsAccess {
-			add("listener %s: unauthenticated_metrics_access must be the same for every listener", l.Address)
+	}
+	serving := slices.DeleteFunc(slices.Clone(c.Listeners), func(l Listener) bool { return l.NoMetrics })
+	for i, l := range serving {
+		if l.UnauthMetricsAccess != serving[0].UnauthMetricsAccess && i > 0 {
+			add("listener %s: unauthenticated_metrics_access must be the same for every listener that serves metrics", l.Address)
 		}
 	}
 }

@@ -37,7 +37,8 @@ type Options struct {
 	Dev      dev.Options
 	// LogFormat and LogFile win over the configuration's likewise.
 	LogFormat, LogFile string
-	Version            string // of the product
+	Rotation           map[string]string // by key of the configuration, "": as it says
+	Version            string            // of the product
 
 	// Execute replaces the process image when the server is sealed. Without it the server goes on in the same process.
 	Execute  func(path string, args, env []string) error
@@ -109,6 +110,9 @@ func loadConfig(o Options) (*config.Config, error) {
 		return nil, fmt.Errorf("the configuration has problems:\n%w", err)
 	}
 	cfg.LogFile = cmp.Or(o.LogFile, cfg.LogFile)
+	if err := cfg.Rotate(o.Rotation); err != nil {
+		return nil, err
+	}
 	if o.LogFormat != "" {
 		format, ok := config.LogFormat(o.LogFormat)
 		if !ok {

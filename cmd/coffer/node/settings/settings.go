@@ -39,6 +39,9 @@ func fromEnvironment(c *config.Config) error {
 	c.ClusterAddr = cmp.Or(local.Env("CLUSTER_ADDR"), c.ClusterAddr)
 	c.Storage.NodeID = cmp.Or(local.Env("RAFT_NODE_ID"), c.Storage.NodeID)
 	c.Storage.Path = cmp.Or(local.Env("RAFT_PATH"), c.Storage.Path)
+	if local.Env("RAFT_RETRY_JOIN_AS_NON_VOTER") != "" {
+		c.Storage.NonVoter = true
+	}
 	if v := local.Env("LOG_LEVEL"); v != "" {
 		c.LogLevel = config.LogLevel(strings.ToLower(v))
 	}
