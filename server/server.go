@@ -89,8 +89,11 @@ type Options struct {
 	SnapshotRoot string
 }
 
-// FreeSpace has the thresholds of freespace.Options, with the same names.
-type FreeSpace struct{ WarnBelow, WarnPercent, Minimum, Ballast int64 }
+// FreeSpace has fields of freespace.Options, with the same names.
+type FreeSpace struct {
+	WarnBelow, WarnPercent, Minimum, Ballast int64
+	Pending                                  func() int64
+}
 
 // Server is the server of one node. Safe for concurrent use.
 type Server struct {
@@ -155,7 +158,7 @@ func New(o Options) *Server {
 	s.replicated = s.newReplicated()
 	s.space = freespace.New(freespace.Options{
 		Data: o.DataDir, Disks: disks{s}, WarnBelow: o.FreeSpace.WarnBelow, WarnPercent: o.FreeSpace.WarnPercent,
-		Minimum: o.FreeSpace.Minimum, Ballast: o.FreeSpace.Ballast, Logger: o.Logger,
+		Minimum: o.FreeSpace.Minimum, Ballast: o.FreeSpace.Ballast, Pending: o.FreeSpace.Pending, Logger: o.Logger,
 	})
 	store := fence.New(fence.Options{Barrier: o.Lifecycle.Barrier, Cluster: s.replicated, Node: s, Space: s.space})
 	s.barrier, s.store = store, store
@@ -533,6 +536,15 @@ func (s *Server) AwaitActive(ctx context.Context) bool { return s.node.AwaitActi
 
 // Sealed reports whether the node is sealed.
 func (s *Server) Sealed() bool { return s.node.Sealed() }
+
+// WantsCertificates reports whether an auth method here needs the certificates of clients.
+func (s *Server) WantsCertificates(ctx context.Context) bool {
+	if s.node.Sealed() {
+		return false
+	}
+	wants, err := s.mounts.HasType(ctx, "cert")
+	return wants && err == nil
+}
 
 // NodeID returns the node's id.
 func (s *Server) NodeID() string { return s.node.ID() }

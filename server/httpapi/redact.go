@@ -75,7 +75,8 @@ func (x *exchange) redacted(path string, body []byte) ([]byte, error) {
 // covers reports whether the field of a response is to be redacted.
 func (r Redaction) covers(field string) bool {
 	switch field {
-	case "leader_address", "leader_cluster_address", "api_address", "cluster_address", "primary_cluster_addr", "known_primary_cluster_addrs":
+	case "leader_address", "leader_cluster_address", "api_address", "cluster_address", "primary_cluster_addr", "known_primary_cluster_addrs",
+		"leader_addresses", "join_error":
 		return r.Addresses
 	case "version", "coffer_version", "build_date":
 		return r.Version

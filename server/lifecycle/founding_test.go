@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -89,5 +90,24 @@ func TestFoundingRace(t *testing.T) {
 		if founded > 1 {
 			t.Fatalf("%d clusters were founded", founded)
 		}
+	}
+}
+
+// A node that is in no cluster says which nodes it tries to join, and why that fails; a founder no longer does.
+func TestJoiningStatus(t *testing.T) {
+	const away = "http://127.0.0.1:1"
+	n := newNode(t, "n1", lifecycletest.NewState(), func(o *lifecycle.Options) { o.RetryJoin = []join.Target{{LeaderAPIAddr: away}} })
+	if s := n.Status(t.Context()); !slices.Equal(s.JoinTargets, []string{away}) || s.JoinError != "" {
+		t.Errorf("JoinTargets = %q, JoinError = %q before the first attempt", s.JoinTargets, s.JoinError)
+	}
+	if _, err := n.Unseal(t.Context(), "none", false); err == nil { // tries to join first
+		t.Error("a node without a seal took a key share")
+	}
+	if s := n.Status(t.Context()); s.JoinError == "" {
+		t.Error("JoinError is empty after a failed attempt")
+	}
+	n.init(1, 1)
+	if s := n.Status(t.Context()); s.JoinTargets != nil || s.JoinError != "" {
+		t.Errorf("JoinTargets = %q, JoinError = %q in a cluster of its own", s.JoinTargets, s.JoinError)
 	}
 }

@@ -222,6 +222,8 @@ func (n *Node) retryJoin(ctx context.Context, targets []join.Target) bool {
 		switch {
 		case err != nil:
 			n.log.Warn("joining failed, trying again", "leader", target.LeaderAPIAddr, "err", err)
+			failed := err.Error()
+			n.joinFailed.Store(&failed)
 		case joined || n.opts.AutoSeal == nil:
 			return true
 		}

@@ -145,6 +145,7 @@ type running struct {
 	done       chan struct{}                 // closed when watch has ended
 	active     atomic.Bool
 	since      atomic.Int64 // Unix nanoseconds when it became active
+	unsealed   time.Time
 }
 
 // Node is one node's life. Safe for concurrent use.
@@ -171,8 +172,9 @@ type Node struct {
 	pending  *pendingJoin // a join that waits for the key
 	closed   bool
 
-	removed  atomic.Bool            // the cluster has removed this node
-	founding atomic.Pointer[string] // nonce of the initialization under way; nil: none
+	removed    atomic.Bool            // the cluster has removed this node
+	founding   atomic.Pointer[string] // nonce of the initialization under way; nil: none
+	joinFailed atomic.Pointer[string] // why the last attempt to join failed; nil: none has
 
 	// restoring is held while a snapshot is restored through this node.
 	restoring sync.Mutex
@@ -265,6 +267,26 @@ func (n *Node) Active() bool {
 func (n *Node) Current() bool {
 	r := n.running.Load()
 	return r != nil && r.cluster.Current() && r.cluster.Verified()
+}
+
+// settling is how long after its unsealing a node may take to become active or current.
+const settling = 5 * time.Second
+
+// AwaitCurrent waits for a node that was unsealed a moment ago. It reports whether the node is active or current.
+func (n *Node) AwaitCurrent(ctx context.Context) bool {
+	again := time.NewTicker(2 * time.Millisecond)
+	defer again.Stop()
+	for !n.Active() && !n.Current() {
+		if r := n.running.Load(); r == nil || time.Since(r.unsealed) > settling {
+			return false
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-again.C:
+		}
+	}
+	return true
 }
 
 // Behind returns how old what the node holds may be; negative if that is not known.

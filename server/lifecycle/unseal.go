@@ -23,6 +23,10 @@ type SealStatus struct {
 	Migration   bool // the configuration has another seal than the state
 	// Founding is the nonce of the initialization under way, "" if there is none.
 	Founding string
+	// JoinTargets are the API addresses of the nodes that this one tries to join, while it is in no cluster; JoinError is
+	// why the last attempt failed, or "".
+	JoinTargets []string
+	JoinError   string
 }
 
 // Status returns the state of the seal. During a change that takes long, such as a join that waits for data,
@@ -69,6 +73,7 @@ func (n *Node) statusLocked(ctx context.Context) SealStatus {
 	}
 	config, err := n.sealConfig(ctx)
 	if err != nil {
+		n.joinStatus(&s)
 		n.last.Store(&s)
 		return s
 	}
@@ -83,6 +88,19 @@ func (n *Node) statusLocked(ctx context.Context) SealStatus {
 	}
 	n.last.Store(&s)
 	return s
+}
+
+// joinStatus adds which nodes this one tries to join. n.mu is held.
+func (n *Node) joinStatus(s *SealStatus) {
+	if s.Initialized {
+		return
+	}
+	for _, target := range n.opts.RetryJoin {
+		s.JoinTargets = append(s.JoinTargets, target.LeaderAPIAddr)
+	}
+	if failed := n.joinFailed.Load(); failed != nil && len(s.JoinTargets) > 0 {
+		s.JoinError = *failed
+	}
 }
 
 func (n *Node) sealConfig(ctx context.Context) (seal.Config, error) {

@@ -138,6 +138,7 @@ var help = map[string]string{
 	"disk_data_free_bytes":         "Free on the disk of the data directory.",
 	"disk_audit_free_bytes":        "Free on the disk of audit files that has the least room.",
 	"disk_data_ballast_bytes":      "Size of the ballast, the file that keeps room for deletes on the disk of the data.",
+	"disk_data_pending_bytes":      "Accepted and in the log, but not in the state file yet: there must be room for it.",
 	"disk_data_full":               "1 while the disk of the data has no room for writes of clients.",
 	"disk_writes_rejected_total":   "Writes rejected because there was no room.",
 	"disk_directories_low":         "Directories of data and audit files whose disk has less room than free_space_warning or free_space_warning_percent.",
@@ -178,6 +179,9 @@ var help = map[string]string{
 	"userpass_logins_waiting":        "Logins and new passwords that wait for a turn to be hashed.",
 	"userpass_logins_overload_total": "Logins and new passwords answered 503, because too many waited or for too long.",
 	"userpass_locks_total":           "Locks of user names after too many wrong passwords, set on this node since it started.",
+
+	"cert_logins_accepted_total": "Logins with TLS client certificates that were accepted, since this node started.",
+	"cert_logins_refused_total":  "Logins with TLS client certificates that were refused: none, or one that no role accepts.",
 
 	"saml_logins_started_total":    "SAML logins started on this node since it started.",
 	"saml_answers_accepted_total":  "Responses of SAML identity providers that were accepted.",

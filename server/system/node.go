@@ -98,6 +98,9 @@ func (s *System) sealStatus(st lifecycle.SealStatus) map[string]any {
 	if st.Founding != "" {
 		out["initializing"] = st.Founding
 	}
+	if len(st.JoinTargets) > 0 {
+		out["joining"] = map[string]any{"leader_addresses": st.JoinTargets, "join_error": st.JoinError}
+	}
 	if st.Recovery {
 		out["recovery_seal_type"] = "shamir"
 	}

@@ -97,8 +97,8 @@ const card = (page, title) => page.locator('section', { has: page.getByRole('hea
 test('a cluster without replication says so', async () => {
   const page = await open(us)
   await sees(page.getByText('neither a primary nor a secondary'))
-  await page.getByRole('link', { name: 'Nodes', exact: true }).click()
-  await sees(page.getByRole('listitem').filter({ hasText: 'n1' }).getByText('disk low'))
+  await page.getByRole('link', { name: 'Cluster', exact: true }).click()
+  await sees(page.locator('[data-row=n1]').getByText('disk low'))
   const self = page.locator('#self')
   await sees(self.getByText(/^[\d.]+ [KMGTP]iB free$/))
   await sees(self.getByText('low on disk space'))
@@ -235,8 +235,8 @@ test('states that no healthy cluster has are shown', async () => {
 
   await altered(page, 'sys/ha-status', (s) => (s.nodes = [...s.nodes, { ...s.nodes[0], node_id: 'n2', active_node: false, healthy: false, disk: 'failing' }]))
   await altered(page, 'sys/storage/raft/autopilot/state', (s) => (s.servers.n2 = { last_index: 5, behind: '1m14.5s' }))
-  await page.getByRole('link', { name: 'Nodes', exact: true }).click()
-  const node = page.getByRole('listitem').filter({ hasText: 'n2' })
+  await page.getByRole('link', { name: 'Cluster', exact: true }).click()
+  const node = page.locator('[data-row=n2]')
   await sees(node.getByText('disk failing'))
   await sees(node.getByText('not current'))
   await sees(node.getByText('state 1 min 14 s old'))

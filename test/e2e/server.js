@@ -8,8 +8,8 @@ import { chromium } from 'playwright-core'
 
 const binary = process.env.COFFER_BIN ?? new URL('../../bin/coffer', import.meta.url).pathname
 
-/** A server that is not initialized, or one that was stopped with keep. more: further configuration. */
-export async function startServer({ more = '', kept = '' } = {}) {
+/** A server that is not initialized, or one that was stopped with keep. more: further configuration; retryJoin: a node to join. */
+export async function startServer({ more = '', kept = '', retryJoin = '' } = {}) {
   const dir = kept || (await mkdtemp(join(tmpdir(), 'coffer-e2e-')))
   await writeFile(
     join(dir, 'coffer.hcl'),
@@ -27,6 +27,7 @@ listener "tcp" {
 storage "raft" {
   path = "${dir}/data"
   node_id = "n1"
+${retryJoin && `retry_join { leader_api_addr = "${retryJoin}" }`}
 }
 `,
   )

@@ -259,12 +259,14 @@ func (d *decoder) listener(c *Config) field {
 			"redact_version":                     boolean(&l.RedactVersion),
 			"redact_cluster_name":                boolean(&l.RedactClusterName),
 
-			"x_forwarded_for_authorized_addrs":      networks(&l.Forwarded.Authorized),
-			"x_forwarded_for_hop_skips":             given(&l.Forwarded.Given, number(&l.Forwarded.HopSkips)),
-			"x_forwarded_for_reject_not_present":    given(&l.Forwarded.Given, boolean(&l.Forwarded.RejectNotPresent)),
-			"x_forwarded_for_reject_not_authorized": given(&l.Forwarded.Given, boolean(&l.Forwarded.RejectNotAuthorized)),
-			"proxy_protocol_behavior":               choice(&l.Proxy.Behavior, "use_always", "allow_authorized", "deny_unauthorized"),
-			"proxy_protocol_authorized_addrs":       networks(&l.Proxy.Authorized),
+			"x_forwarded_for_authorized_addrs":            networks(&l.Forwarded.Authorized),
+			"x_forwarded_for_hop_skips":                   given(&l.Forwarded.Given, number(&l.Forwarded.HopSkips)),
+			"x_forwarded_for_reject_not_present":          given(&l.Forwarded.Given, boolean(&l.Forwarded.RejectNotPresent)),
+			"x_forwarded_for_reject_not_authorized":       given(&l.Forwarded.Given, boolean(&l.Forwarded.RejectNotAuthorized)),
+			"x_forwarded_for_client_cert_header":          given(&l.Forwarded.Given, text1(&l.Forwarded.CertHeader)),
+			"x_forwarded_for_client_cert_header_decoders": given(&l.Forwarded.Given, decoders(&l.Forwarded.CertDecoders)),
+			"proxy_protocol_behavior":                     choice(&l.Proxy.Behavior, "use_always", "allow_authorized", "deny_unauthorized"),
+			"proxy_protocol_authorized_addrs":             networks(&l.Proxy.Authorized),
 			"telemetry": func(d *decoder, item *ast.ObjectItem) {
 				_, list := d.block(item)
 				d.object("listener.telemetry", list, map[string]field{

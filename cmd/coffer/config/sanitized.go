@@ -13,8 +13,11 @@ func (c *Config) Sanitized() map[string]any {
 		listeners = append(listeners, map[string]any{"type": "tcp", "config": map[string]any{
 			"address": l.Address, "cluster_address": l.ClusterAddress, "tls_disable": l.TLSDisable, "tls_cert_file": l.TLSCertFile,
 			"tls_min_version": l.TLSMinVersion, "tls_client_ca_file": l.TLSClientCAFile,
-			"tls_require_and_verify_client_cert": l.TLSRequireClient, "max_request_size": l.MaxRequestBytes,
-			"max_request_duration": l.MaxRequestDuration.String(), "max_request_memory": l.RequestMemory,
+			"tls_require_and_verify_client_cert": l.TLSRequireClient, "tls_disable_client_certs": l.TLSDisableClientCerts,
+			"x_forwarded_for_client_cert_header":          l.Forwarded.CertHeader,
+			"x_forwarded_for_client_cert_header_decoders": l.Forwarded.CertDecoders,
+			"max_request_size":                            l.MaxRequestBytes,
+			"max_request_duration":                        l.MaxRequestDuration.String(), "max_request_memory": l.RequestMemory,
 			"max_request_json_memory": l.JSON.Memory, "max_request_json_strings": l.JSON.Strings, "max_request_json_depth": l.JSON.Depth,
 			"max_connections": l.MaxConnections, "max_connections_per_address": l.MaxConnectionsEach,
 			"enable_unauthenticated_ceremonies": l.OpenCeremonies,

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/config"
+	"github.com/coffer-project/coffer/cmd/coffer/node/clientcert"
 	"github.com/coffer-project/coffer/cmd/coffer/node/socket"
 	"github.com/coffer-project/coffer/server/admission"
 )
@@ -28,6 +29,8 @@ type listener struct {
 	socket net.Listener    // below net, as the system has it
 	http   *http.Server
 	cert   atomic.Pointer[tls.Certificate]
+	// asks reports whether clients are to be asked for certificates, where the configuration leaves that open.
+	asks func(context.Context) bool
 }
 
 // answerTime is how long a client may take to read an answer.
@@ -128,6 +131,10 @@ func (l *listener) tlsConfig() (*tls.Config, error) {
 	}
 	if l.config.TLSRequireClient {
 		c.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	c.VerifyConnection = clientcert.Bound
+	if c.ClientAuth == tls.NoClientCert && !l.config.TLSDisableClientCerts {
+		clientcert.AskOnDemand(c, func(ctx context.Context) bool { return l.asks != nil && l.asks(ctx) })
 	}
 	return c, nil
 }

@@ -218,6 +218,7 @@ func serve(ctx context.Context, cfg *config.Config, paths []string, version stri
 	group.Go(func() error { register(stopping); return nil })
 	for _, l := range listeners {
 		l.http.Handler = l.front(n.front(), headers.Own(cfg, n.server.Node().ID()))
+		l.asks = n.server.WantsCertificates
 		group.Go(l.serve)
 	}
 	group.Go(func() error { return reloads(stopping, hangups, n, log, listeners, paths) })
@@ -320,11 +321,7 @@ func declareAudit(ctx context.Context, n *node, paths []string) error {
 	if len(paths) == 0 {
 		return nil
 	}
-	cfg, err := settings.Load(paths...)
-	if err != nil {
-		return err
-	}
-	devices, err := settings.AuditDevices(cfg)
+	devices, err := settings.LoadAudit(paths)
 	if err != nil {
 		return err
 	}

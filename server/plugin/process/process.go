@@ -1,5 +1,5 @@
 // Package process runs the programs of plugins, and keeps what goes wrong in one of them away from the server. A program is opened
-// once, checked, and executed by its descriptor. It runs in a process group of its own, with no environment but what it is given, with
+// once, checked, and executed by its descriptor. It runs in a process group of its own, and if the server is root's in a PID namespace, with no environment but what it is given, with
 // limits of memory, message size, open calls and log, and it ends with the server. The two talk over a Unix socket with mutual TLS,
 // by the certificates of this one start. Start reading at Start, then runner.go.
 package process
@@ -73,6 +73,8 @@ type Process struct {
 	ended   sync.Once
 	// Multiplexed says that the process serves several mounts.
 	Multiplexed bool
+	// Alone says that the process has a PID namespace of its own: nothing that it has started outlives it.
+	Alone bool
 }
 
 // link is what go-plugin gives of a connection.
@@ -158,7 +160,7 @@ func (p *Process) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	p.link = raw.(link)
+	p.link, p.Alone = raw.(link), p.runner.Load().alone
 	p.Multiplexed, err = pluginutil.MultiplexingSupported(ctx, p.link.conn, p.options.Name)
 	return err
 }

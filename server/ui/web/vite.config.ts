@@ -9,6 +9,7 @@ export default defineConfig({
     outDir: '../dist',
     emptyOutDir: true,
     assetsInlineLimit: 0,
+    cssCodeSplit: false, // the styles of all pages are small, and none flashes without its own
     modulePreload: { polyfill: false },
     license: { fileName: 'licenses.md' },
   },

@@ -27,14 +27,6 @@ import (
 	"github.com/coffer-project/coffer/test/harness/apiserver"
 )
 
-// client is the command line, for a node of a cluster.
-func client(t *testing.T, c *harness.Cluster, n *harness.Node, args ...string) *exec.Cmd {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), harness.Binary(t), args...)
-	cmd.Env = []string{"HOME=" + t.TempDir(), "COFFER_ADDR=" + n.URL, "COFFER_CACERT=" + c.CAFile, "PATH=" + os.Getenv("PATH")}
-	return cmd
-}
-
 // documented runs the commands of a section of docs/plugins.md, beside files, with values in the place of others.
 func documented(t *testing.T, c *harness.Cluster, section string, files map[string]string, replace ...string) {
 	t.Helper()

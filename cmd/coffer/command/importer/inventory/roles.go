@@ -24,6 +24,7 @@ type method struct {
 var methods = map[string]method{
 	"token":      {roles: "roles", kind: "token role"},
 	"approle":    {roles: "role", kind: "approle role"},
+	"cert":       {roles: "certs", kind: "cert role", config: true, note: "revocation lists cannot be read: write them to crls/ again"},
 	"userpass":   {roles: "users", kind: "user", about: "its password does not come: no login works until one is set"},
 	"saml":       {roles: "role", kind: "role", config: true},
 	"jwt":        {roles: "role", kind: "role", config: true, note: "oidc_client_secret cannot be read: set it again if there is one"},

@@ -47,10 +47,21 @@ export class Problem extends Error {
   }
 }
 
-/** Called by call; the session and the status fill them in. */
+/** A request as it can be repeated elsewhere; the body is what the page has, with its secrets. */
+export interface Sent {
+  method: Method
+  path: string
+  query?: Record<string, string | number>
+  body?: unknown
+  namespace?: string
+  wrapTTL?: string
+}
+
+/** Called by call; the session, the status and the frame fill them in. */
 export const events = {
   denied: () => {},
   sealed: () => {},
+  sent: (_: Sent) => {},
   warned: (_: string) => {},
 }
 
@@ -60,7 +71,7 @@ export function useToken(t: string) {
   token = t
 }
 
-interface Options {
+export interface Options {
   query?: Record<string, string | number>
   /** An object, or JSON text that is sent as it is. */
   body?: unknown
@@ -72,6 +83,8 @@ interface Options {
   wrapTTL?: string
   /** Warnings are not shown as notices: the caller shows them. */
   quiet?: boolean
+  /** Asked by the frame, not for what the page shows: a refusal says nothing about the token. */
+  background?: boolean
 }
 
 export async function call<T = any>(method: Method, path: string, options: Options = {}): Promise<Answer<T>> {
@@ -89,6 +102,7 @@ export async function call<T = any>(method: Method, path: string, options: Optio
     init.body = typeof options.body === 'string' ? options.body : JSON.stringify(options.body)
   }
   const address = url(path, options.query)
+  if (credential && !options.background) events.sent({ method, path, query: options.query, body: options.body, namespace: where, wrapTTL: options.wrapTTL })
   let response: Response, text: string
   try {
     response = await fetch(address, init)
@@ -103,15 +117,15 @@ export async function call<T = any>(method: Method, path: string, options: Optio
     return { status: response.status, body, data: body?.data, auth: body?.auth ?? null, wrap: body?.wrap_info ?? null }
   }
   const errors: string[] = Array.isArray(body?.errors) ? body.errors : []
-  if (response.status === 403 && options.token === undefined) events.denied()
+  if (response.status === 403 && options.token === undefined && !options.background) events.denied()
   if (response.status === 503) events.sealed()
-  throw new Problem(response.status, errors, hint(response.status, errors.join(' '), path, options.token !== undefined))
+  throw new Problem(response.status, errors, hint(response.status, errors.join(' '), method, path, options.token !== undefined))
 }
 
 /** The names below a path; none when there is nothing. */
-export async function list(path: string): Promise<string[]> {
+export async function list(path: string, options: Options = {}): Promise<string[]> {
   try {
-    return (await call<{ keys: string[] }>('GET', path, { query: { list: 'true' } })).data.keys
+    return (await call<{ keys: string[] }>('GET', path, { ...options, query: { list: 'true' } })).data.keys
   } catch (e) {
     if (e instanceof Problem && e.status === 404 && e.errors.length === 0) return []
     throw e
@@ -144,7 +158,7 @@ function decode(text: string): any {
   }
 }
 
-function hint(status: number, said: string, path: string, typed: boolean): string {
+function hint(status: number, said: string, method: Method, path: string, typed: boolean): string {
   if (/check-and-set/.test(said)) {
     return /required/.test(said)
       ? 'This secret only takes writes that name the current version. Open its latest version and edit that.'
@@ -157,7 +171,8 @@ function hint(status: number, said: string, path: string, typed: boolean): strin
   if (/MFA validation failed/.test(said)) return 'A code works once, and not for long. Try again with the one that is shown now.'
   switch (status) {
     case 400:
-      return 'Nothing was changed. Correct the input and try again.'
+      if (/not configured/.test(said)) return typed ? 'Whoever runs this server has to finish setting it up. Choose another way to sign in.' : ''
+      return method === 'GET' || typed ? '' : 'Nothing was changed. Correct the input and try again.'
     case 403:
       if (typed || !/permission denied/.test(said)) return 'Check what you typed. It may also have expired or been revoked.'
       return `Your token's policies do not cover ${path}. Ask for access, or sign in with another token.`

@@ -1,9 +1,28 @@
 import { notify } from './notices.svelte'
 
-/** Copies text and says so. */
-export async function copy(text: string, what: string) {
-  if (await written(text)) notify(`${what} copied`)
-  else notify('Your browser does not let this page use the clipboard. Reveal the text and copy it by hand.', 'warning')
+const CLEARED_AFTER = 45 // seconds
+
+let clearing = 0
+
+/** Copies text and says so. A secret is taken out of the clipboard again, if the page may write it then. */
+export async function copy(text: string, what: string, secret = true) {
+  clearTimeout(clearing)
+  if (!(await written(text))) {
+    return notify('Your browser does not let this page use the clipboard. Reveal the text and copy it by hand.', 'warning')
+  }
+  if (!secret || !navigator.clipboard) return notify(`${what} copied`)
+  notify(`${what} copied; the clipboard is cleared in ${CLEARED_AFTER} s`)
+  clearing = window.setTimeout(clear, CLEARED_AFTER * 1000)
+}
+
+/** Browsers let only a page with the focus write: until it has that, the clipboard stays as it is. */
+async function clear() {
+  try {
+    await navigator.clipboard.writeText('')
+    notify('The clipboard is cleared')
+  } catch {
+    addEventListener('focus', clear, { once: true })
+  }
 }
 
 async function written(text: string): Promise<boolean> {

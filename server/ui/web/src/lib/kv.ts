@@ -1,6 +1,6 @@
 // Mounts, and the two versions of the key/value engine.
 
-import { call, list, type Answer } from './api'
+import { call, list, type Options, type Sent } from './api'
 import type { Fields } from './json'
 
 export interface Mount {
@@ -27,8 +27,8 @@ export function mountsOf(byPath: Record<string, Omit<Mount, 'path'>>): Mount[] {
 }
 
 /** The secrets engines that the token may see. */
-export async function visibleMounts(): Promise<Mount[]> {
-  const { data } = await call('GET', 'sys/internal/ui/mounts')
+export async function visibleMounts(options?: Options): Promise<Mount[]> {
+  const { data } = await call('GET', 'sys/internal/ui/mounts', options)
   return mountsOf(data.secret)
 }
 
@@ -63,29 +63,32 @@ export function stateOf(v: VersionInfo): State {
   return v.deletion_time && new Date(v.deletion_time).getTime() <= Date.now() ? 'deleted' : 'live'
 }
 
-export const names = (m: Mount, folder: string) => list(m.path + (isV2(m) ? 'metadata/' : '') + folder)
+export const names = (m: Mount, folder: string, options?: Options) => list(m.path + (isV2(m) ? 'metadata/' : '') + folder, options)
+
+/** Where the content of a secret is read and written. */
+export const dataPath = (m: Mount, path: string) => m.path + (isV2(m) ? 'data/' : '') + path
+export const metadataPath = (m: Mount, path: string) => m.path + (isV2(m) ? 'metadata/' : '') + path
 
 export async function read(m: Mount, path: string, version = 0): Promise<Secret> {
   if (!isV2(m)) return { data: (await call<Fields>('GET', m.path + path)).data }
-  const { data } = await call('GET', `${m.path}data/${path}`, version ? { query: { version } } : {})
+  const { data } = await call('GET', dataPath(m, path), version ? { query: { version } } : {})
   return { data: data.data, version: data.metadata.version, info: data.metadata }
 }
 
-/** Writes a version. text is JSON and is sent as it is; cas is the version it replaces, 0 for none. */
-export function write(m: Mount, path: string, text: string, cas?: number): Promise<Answer<{ version: number }>> {
-  if (!isV2(m)) return call('PUT', m.path + path, { body: text })
-  return call('PUT', `${m.path}data/${path}`, { body: `{"options":${JSON.stringify({ cas })},"data":${text}}` })
+/** What writes a version. text is JSON and is sent as it is; cas is the version it replaces, 0 for none. */
+export function writing(m: Mount, path: string, text: string, cas?: number): Sent {
+  return { method: 'PUT', path: dataPath(m, path), body: isV2(m) ? `{"options":${JSON.stringify({ cas })},"data":${text}}` : text }
 }
 
 export const readMetadata = async (m: Mount, path: string): Promise<Metadata> =>
-  (await call<Metadata>('GET', `${m.path}metadata/${path}`)).data
+  (await call<Metadata>('GET', metadataPath(m, path))).data
 
 export const writeMetadata = (m: Mount, path: string, body: Partial<Metadata>) =>
-  call('PUT', `${m.path}metadata/${path}`, { body })
+  call('PUT', metadataPath(m, path), { body })
 
 /** Removes the secret with all its versions. */
 export const remove = (m: Mount, path: string) =>
-  call('DELETE', m.path + (isV2(m) ? 'metadata/' : '') + path)
+  call('DELETE', metadataPath(m, path))
 
 export const changeVersion = (m: Mount, path: string, what: 'delete' | 'undelete' | 'destroy', version: number) =>
   call('PUT', `${m.path}${what}/${path}`, { body: { versions: [version] } })

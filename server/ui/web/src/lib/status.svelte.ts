@@ -1,9 +1,7 @@
 // The state of the node, asked for every few seconds without a token.
 
-import { untrack } from 'svelte'
 import { call, events, Problem } from './api'
-
-export const INTERVAL = 5000
+import { live } from './live.svelte'
 
 export interface Seal {
   type: string
@@ -18,6 +16,8 @@ export interface Seal {
   coffer_version?: string
   cluster_name?: string
   cluster_id?: string
+  /** Of a node that is in no cluster: those it tries to join. */
+  joining?: { leader_addresses: string[]; join_error: string }
 }
 
 export interface Leader {
@@ -47,7 +47,7 @@ class Status {
   /** Polls while the page is visible. Returns what ends it. */
   watch(): () => void {
     events.sealed = () => void this.refresh()
-    return every(this.refresh)
+    return live(this.refresh)
   }
 }
 
@@ -56,21 +56,6 @@ async function leader(): Promise<Leader | undefined> {
     return (await call('GET', 'sys/leader', { token: '' })).body
   } catch {
     return undefined
-  }
-}
-
-/**
- * Runs work now, then at each interval and on return to the page, while the page is visible. An effect that calls this does
- * not depend on the state that work reads: work changes that state, so the effect would run again after each response.
- */
-export function every(work: () => Promise<unknown>): () => void {
-  const visible = () => document.visibilityState === 'visible' && void work()
-  const timer = setInterval(visible, INTERVAL)
-  document.addEventListener('visibilitychange', visible)
-  untrack(() => void work())
-  return () => {
-    clearInterval(timer)
-    document.removeEventListener('visibilitychange', visible)
   }
 }
 
