@@ -136,6 +136,7 @@ var plan = []struct{ of, may string }{
 	{"cmd/coffer/node/process", "cmd/coffer/config cmd/coffer/local server/system/process"},
 	{"cmd/coffer/node/datadir", "cmd/coffer/config cmd/coffer/local cluster cluster/* replication server/lifecycle storage storage/*"},
 	{"cmd/coffer/node/socket", "cmd/coffer/config"},
+	{"cmd/coffer/node/clientcerts", "cmd/coffer/config engines"},
 	{"cmd/coffer/node/headers", "cmd/coffer/config"},
 	{"cmd/coffer/node/dev", "cmd/coffer/config cmd/coffer/local"},
 	{"cmd/coffer/node/registration", ""},
