@@ -253,6 +253,8 @@ func TestRequests(t *testing.T) {
 		{args: "policy read app", last: "GET sys/policies/acl/app", stdout: "path \"a\" {}\n"},
 		{args: "policy read none", last: "GET sys/policies/acl/none", stderr: `no policy "none"`, status: 2},
 		{args: "policy list", last: "GET sys/policies/acl?list=true", stdout: "default\nroot\n"},
+		{args: "policy test -policy=default -policy=app -file=- a/", stdin: "path \"a\" {}", last: `POST sys/capabilities {"paths":["a/"],"policies":["default","app"],"policy":"path \"a\" {}"}`, stdout: "deny\n"},
+		{args: "policy test a", stderr: "give -policy, -file or both", status: 1},
 		{args: "policy delete app", last: "DELETE sys/policies/acl/app"},
 
 		{args: "secrets enable -path=teams -version=2 -options=a=b -max-lease-ttl=24h -seal-wrap kv", last: `POST sys/mounts/teams {"config":{"max_lease_ttl":"24h"},"description":"","local":false,"options":{"a":"b","version":"2"},"type":"kv"}`, stdout: "at: teams/\n"},

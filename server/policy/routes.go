@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/coffer-project/coffer/engines"
@@ -47,7 +48,7 @@ func Routes(r *engines.Router, d Deps) {
 	engines.On(r, engines.Delete, "policy/{name...}", deleteHelp, 0, d.delete)
 
 	// Tokens are local to the cluster, so these paths are too.
-	engines.On(r, engines.Update, "capabilities", "Tell the capabilities of a token on paths.", engines.ClusterLocal, d.capabilities)
+	engines.On(r, engines.Update, "capabilities", "Tell the capabilities on paths of a token, or of one that has given policies.", engines.ClusterLocal, d.capabilities)
 	engines.On(r, engines.Update, "capabilities-self", "Tell the caller's capabilities on paths.", engines.ClusterLocal, d.capabilitiesSelf)
 	engines.On(r, engines.Update, "capabilities-accessor", "Tell the capabilities of a token, given by accessor, on paths.", engines.ClusterLocal, d.capabilitiesAccessor)
 	engines.On(r, engines.Read, "internal/ui/resultant-acl", "All that the caller's policies say, for the web UI.", engines.ClusterLocal, d.resultant)
@@ -139,7 +140,9 @@ type pathsInput struct {
 
 type capabilitiesInput struct {
 	pathsInput
-	Token engines.Sensitive `json:"token" required:"true" help:"The token."`
+	Token    engines.Sensitive  `json:"token" help:"The token; or give policies, policy or both."`
+	Policies engines.StringList `json:"policies" max:"256" help:"Instead of a token, names of policies, which the caller must be allowed to read. Those that do not exist allow nothing."`
+	Policy   string             `json:"policy" help:"Instead of a token, a policy that need not be stored, in HCL or JSON."`
 }
 
 type accessorInput struct {
@@ -148,9 +151,43 @@ type accessorInput struct {
 }
 
 func (d *Deps) capabilities(ctx context.Context, req *engines.Request, in *capabilitiesInput) (*engines.Response, error) {
+	given := in.Token.Reveal() != ""
+	switch simulated := len(in.Policies) > 0 || in.Policy != ""; {
+	case given && simulated:
+		return nil, engines.Invalid("a token and policies are given: give one of them")
+	case simulated:
+		return d.simulate(ctx, req, in)
+	case !given:
+		return nil, engines.Invalid("token must be supplied, or policies, or a policy")
+	}
 	acl, err := d.OfToken(ctx, req, in.Token.Reveal())
 	if err != nil {
 		return nil, invalidUnlessStorage(err, "invalid token")
+	}
+	return d.answer(acl, in.pathsInput)
+}
+
+// simulate tells what a token with policies of the request's namespace could do, and says of each policy no more than reading it would.
+func (d *Deps) simulate(ctx context.Context, req *engines.Request, in *capabilitiesInput) (*engines.Response, error) {
+	caller, err := d.OfCaller(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, given := range in.Policies {
+		name, err := NormalName(given)
+		if err != nil {
+			return nil, err
+		}
+		may := caller.Capabilities("sys/policies/acl/" + name)
+		if !slices.Contains(may, "read") && !slices.Contains(may, RootName) {
+			return nil, engines.Denied(nil)
+		}
+		names = append(names, name)
+	}
+	acl, err := d.Store.simulate(ctx, d.namespace(req), names, in.Policy)
+	if err != nil {
+		return nil, err
 	}
 	return d.answer(acl, in.pathsInput)
 }
