@@ -104,6 +104,7 @@ var plan = []struct{ of, may string }{
 	{"server/fence", "server/lifecycle server/replicated server/replicated/* engines storage"},
 	{"server/setkeys", "server/lifecycle storage"},
 	{"server/statetoken", "server/lifecycle server/replicated server/replicated/* engines storage"},
+	{"server/audit/search", ""},
 	{"server/audit/device", "server/audit/record engines engines/input storage"},
 	{"server/plugin", "server/plugin/backend server/plugin/process engines engines/input/jsontext storage"},
 	{"server/plugin/backend", "server/plugin/process engines storage"},

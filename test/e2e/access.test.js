@@ -265,3 +265,41 @@ test('SAML is set up from the metadata of an identity provider, and says why a u
     assert.deepEqual(await serious(page), [])
   })
 })
+
+test('the audit log is searched by who, what, where and when, and for a value', async () => {
+  await api('POST', 'sys/audit/file', { type: 'file', options: { file_path: 'ui-audit.log' } })
+  await api('POST', 'sys/mounts/shelf', { type: 'kv' })
+  await api('POST', 'shelf/app', { password: 'a-value-to-find' })
+  const token = await tokenOf({ policies: ['policy-reader'], display_name: 'eve' })
+  await assert.rejects(api('GET', 'shelf/app', undefined, token), /403/)
+  await as(rootToken, 'audit/search', async (page) => {
+    const search = async () => {
+      await page.getByRole('button', { name: 'Search', exact: true }).click()
+      await sees(page.locator('#matches'))
+    }
+    await page.getByLabel('Path begins with').fill('shelf/')
+    await search()
+    await sees(page.locator('#matches', { hasText: /^2 records/ }))
+    assert.ok((await page.locator('figure rect').count()) > 0, 'a histogram')
+    await page.getByLabel('Who', { exact: true }).fill('token-eve')
+    await page.getByLabel('Outcome').selectOption({ label: 'refused (403)' })
+    await search()
+    await sees(page.locator('#matches', { hasText: /^1 record / }))
+    await page.getByRole('button', { name: 'Details of record 1' }).click()
+    await sees(page.getByText('127.0.0.1').first())
+    assert.deepEqual(await serious(page), [])
+
+    await page.getByLabel('Who', { exact: true }).fill('')
+    await page.getByLabel('Outcome').selectOption({ label: 'any' })
+    await page.getByLabel('A value', { exact: true }).fill('a-value-to-find')
+    await search()
+    await sees(page.getByText('Searching for a value by its hash.'))
+    await sees(page.locator('#matches', { hasText: /^1 record / }))
+    assert.equal(await page.getByLabel('A value', { exact: true }).inputValue(), '')
+    assert.equal(await kept(page, 'a-value-to-find'), false)
+  })
+  await policy('audits', 'path "sys/audit" { capabilities = ["read", "sudo"] }')
+  await as(await tokenOf({ policies: ['audits'] }), 'audit/search', async (page) => {
+    await sees(page.getByText('Your token may not search the audit log'))
+  })
+})

@@ -36,6 +36,7 @@ export const pages: Page[] = [
   { path: 'groups', title: 'Groups', group: 'Access', icon: 'namespace', deep: true, needs: ['identity/group/name', 'list'], load: () => import('../pages/Groups.svelte'), words: 'identity members external' },
   { path: 'sync', title: 'Secret sync', group: 'Deliver', icon: 'sync', deep: true, phone: true, needs: ['sys/sync/destinations', 'list'], load: () => import('../pages/Sync.svelte'), words: 'destinations deliver associations' },
   { path: 'audit', title: 'Audit', group: 'Protect', icon: 'audit', needs: ['sys/audit', 'read'], clusterWide: true, load: () => import('../pages/Audit.svelte'), words: 'log devices' },
+  { path: 'audit/search', title: 'Audit search', group: 'Protect', icon: 'search', needs: ['sys/audit-search/*', 'update', 'sudo'], clusterWide: true, load: () => import('../pages/AuditSearch.svelte'), words: 'log records who did what' },
   { path: 'overview', title: 'Cluster', group: 'Cluster', icon: 'overview', needs: ['sys/ha-status', 'read'], clusterWide: true, phone: true, load: () => import('../pages/Overview.svelte'), words: 'nodes raft seal' },
   { path: 'overview/replication', title: 'Replication', group: 'Cluster', icon: 'replication', clusterWide: true, load: () => import('../pages/Replication.svelte'), words: 'secondary primary lag' },
 ]
