@@ -19,8 +19,7 @@ type searchInput struct {
 	Actor     string           `json:"actor" max:"1024" help:"Who: a display name, the id of an entity, or an accessor, in clear or as it is recorded."`
 	Prefix    string           `json:"path_prefix" max:"1024" help:"What the path of the request begins with, its namespace before it."`
 	Operation string           `json:"operation" max:"64" help:"Operation, such as read, update, delete or list."`
-	Status    int              `json:"status" help:"HTTP status of the response; 2 to 5 are all of their hundred."`
-	Failed    bool             `json:"failed" help:"Only requests that failed."`
+	Outcome   string           `json:"outcome" enum:",ok,failed,denied" help:"Only requests that worked, that failed, or that policies did not allow."`
 	Hash      string           `json:"hash" max:"256" help:"Only records with this hash of a value, as audit-hash tells it."`
 	Requests  bool             `json:"requests" help:"Also the records of requests; those of responses have the same, and their outcome."`
 	Limit     int              `json:"limit" default:"100" help:"At most this many records are answered, 500 at most."`
@@ -30,7 +29,7 @@ type searchInput struct {
 // filter returns what is wanted, but for the actor.
 func (in *searchInput) filter(now time.Time) (search.Filter, error) {
 	f := search.Filter{
-		Path: in.Prefix, Operation: in.Operation, Status: in.Status, Failed: in.Failed, Hash: in.Hash, OfRequests: in.Requests, To: now,
+		Path: in.Prefix, Operation: in.Operation, Outcome: in.Outcome, Hash: in.Hash, OfRequests: in.Requests, To: now,
 	}
 	since := time.Duration(in.Since)
 	if since == 0 {
@@ -59,8 +58,6 @@ func (in *searchInput) filter(now time.Time) (search.Filter, error) {
 		return f, engines.Invalid("field \"limit\": must be 1 to %d", search.MaxResults)
 	case in.Buckets < 0 || in.Buckets > search.MaxBuckets:
 		return f, engines.Invalid("field \"buckets\": must be 0 to %d", search.MaxBuckets)
-	case in.Status != 0 && (in.Status < 2 || in.Status > 599 || in.Status > 5 && in.Status < 100):
-		return f, engines.Invalid("field \"status\": must be a status of HTTP, or 2 to 5")
 	}
 	return f, nil
 }

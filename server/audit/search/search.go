@@ -30,8 +30,7 @@ type Filter struct {
 	Actor      []string  // a display name, an entity id or an accessor as it is recorded: one of them
 	Path       string    // what the path begins with, with the namespace before it
 	Operation  string
-	Status     int  // 1 to 5 are hundreds
-	Failed     bool // there is an error
+	Outcome    string // "ok", "failed" or, of the failed ones, "denied": policies did not allow it
 	Hash       string
 	OfRequests bool // the lines of requests, too; with Hash they always count
 }
@@ -49,7 +48,8 @@ type Record struct {
 	EntityID      string    `json:"entity_id"`
 	Accessor      string    `json:"accessor"` // as it is recorded
 	RemoteAddress string    `json:"remote_address"`
-	Status        int       `json:"status"` // 0: not recorded
+	Outcome       string    `json:"outcome"`
+	Status        int       `json:"status"` // of HTTP; 0: not recorded
 	Error         string    `json:"error"`
 }
 
@@ -175,10 +175,11 @@ func (want *Filter) matches(l *line, text []byte) bool {
 	if want.Hash != "" && (!bytes.Contains(text, []byte(`"`+want.Hash+`"`)) || strings.HasPrefix(l.Request.Path, "sys/audit-hash/")) {
 		return false
 	}
-	if want.Operation != "" && l.Request.Operation != want.Operation || want.Failed && l.Error == "" {
+	if want.Operation != "" && l.Request.Operation != want.Operation {
 		return false
 	}
-	if s := l.Response.Status; want.Status != 0 && s != want.Status && s/100 != want.Status {
+	outcome := l.outcome()
+	if want.Outcome != "" && outcome != want.Outcome && (want.Outcome != "failed" || outcome != "denied") {
 		return false
 	}
 	if !strings.HasPrefix(l.Request.Namespace.Path+l.Request.Path, want.Path) {
@@ -195,11 +196,22 @@ func (want *Filter) matches(l *line, text []byte) bool {
 	return false
 }
 
+// outcome is made of the error: most records have no status of HTTP.
+func (l *line) outcome() string {
+	switch {
+	case strings.Contains(l.Error, "permission denied"):
+		return "denied"
+	case l.Error != "" || l.Response.Status >= 400:
+		return "failed"
+	}
+	return "ok"
+}
+
 func (l *line) record() Record {
 	r := Record{
 		Time: l.Time, Type: l.Type, ID: l.Request.ID, Operation: l.Request.Operation, Namespace: clip(l.Request.Namespace.Path),
 		Path: clip(l.Request.Path), MountType: l.Request.MountType, DisplayName: clip(l.Auth.DisplayName), EntityID: l.Auth.EntityID,
-		Accessor: l.Auth.Accessor, RemoteAddress: l.Request.RemoteAddress, Status: l.Response.Status, Error: clip(l.Error),
+		Accessor: l.Auth.Accessor, RemoteAddress: l.Request.RemoteAddress, Outcome: l.outcome(), Status: l.Response.Status, Error: clip(l.Error),
 	}
 	if r.MountType == "" {
 		r.MountType = l.Response.MountType

@@ -40,9 +40,9 @@ func TestSearch(t *testing.T) {
 		{"accessor", with(func(f *search.Filter) { f.Actor = []string{"x", "hmac-sha256:a-bob"} }), []string{"10"}},
 		{"path", with(func(f *search.Filter) { f.Path = "team/kv/data/" }), []string{"20", "10", "0"}},
 		{"operation", with(func(f *search.Filter) { f.Operation = "list" }), []string{"30"}},
-		{"status", with(func(f *search.Filter) { f.Status = 403 }), []string{"20"}},
-		{"hundred", with(func(f *search.Filter) { f.Status = 4 }), []string{"20"}},
-		{"failed", with(func(f *search.Filter) { f.Failed = true }), []string{"20"}},
+		{"denied", with(func(f *search.Filter) { f.Outcome = "denied" }), []string{"20"}},
+		{"failed", with(func(f *search.Filter) { f.Outcome = "failed" }), []string{"20"}},
+		{"worked", with(func(f *search.Filter) { f.Outcome = "ok" }), []string{"30", "10", "0"}},
 		{"hash in a request", with(func(f *search.Filter) { f.Hash = "hmac-sha256:77" }), []string{"10"}},
 		{"requests", with(func(f *search.Filter) { f.OfRequests, f.Operation = true, "list" }), []string{"30", "30"}},
 		{"range", with(func(f *search.Filter) { f.From, f.To = noon.Add(10*time.Minute), noon.Add(20*time.Minute) }), []string{"10"}},
@@ -68,7 +68,7 @@ func TestSearch(t *testing.T) {
 	if err != nil || len(found.Records) != 1 || found.Matches != 4 || !reflect.DeepEqual(found.Buckets, []int{0, 4}) || found.Ended != "start" || !found.Oldest.Equal(noon) {
 		t.Errorf("found %+v, %v", found, err)
 	}
-	if got := found.Records[0]; got.MountType != "kv" || got.Status != 200 || got.Namespace != "team/" || got.RemoteAddress != "10.0.0.1" {
+	if got := found.Records[0]; got.MountType != "kv" || got.Status != 200 || got.Outcome != "ok" || got.Namespace != "team/" || got.RemoteAddress != "10.0.0.1" {
 		t.Errorf("the record is %+v", got)
 	}
 }

@@ -325,7 +325,7 @@ func TestAuditSearch(t *testing.T) {
 	}
 	root.must("POST", "sys/policies/acl/searcher", fields{"policy": `path "sys/audit-search/*" { capabilities = ["update"] }`})
 	root.having("searcher").refused("search without sudo", "POST", "sys/audit-search/file", fields{})
-	for _, body := range []fields{{"from": "yesterday"}, {"limit": 501}, {"buckets": 1000}, {"status": 9}, {"from": "2026-05-01T12:00:00Z", "to": "2026-05-01T11:00:00Z"}} {
+	for _, body := range []fields{{"from": "yesterday"}, {"limit": 501}, {"buckets": 1000}, {"outcome": "good"}, {"from": "2026-05-01T12:00:00Z", "to": "2026-05-01T11:00:00Z"}} {
 		if a := root.do("POST", "sys/audit-search/file", body); a.Status != 400 {
 			t.Errorf("%v: status %d, want 400", body, a.Status)
 		}

@@ -75,7 +75,7 @@ Examples:
 		command.New(command.Spec{
 			Name: "test", Args: "PATH", Min: 1, Max: 1, Usage: "show what a token with policies may do on a path",
 			Help: `Shows what a token with the given policies could do on a path: stored ones by name, and one in a file that need not be stored.
-"deny" means nothing. Templates match nobody.
+"deny" means nothing. Templates match nothing.
 
 Examples:
 

@@ -112,7 +112,7 @@ records. It says when it went no further back. Files that were rotated away are 
 Examples:
 
   $ coffer audit search -since=24h -path=secret/data/app file
-  $ coffer audit search -actor=userpass-ana -failed file
+  $ coffer audit search -actor=userpass-ana -outcome=denied file
   $ coffer audit search -value file`,
 			Flags: []cli.Flag{
 				&cli.StringFlag{Name: "since", Value: "1h", Usage: "how far back, such as 24h"},
@@ -121,8 +121,7 @@ Examples:
 				&cli.StringFlag{Name: "actor", Usage: "display name, id of an entity, or accessor"},
 				&cli.StringFlag{Name: "path", Usage: "what the path begins with, its namespace before it"},
 				&cli.StringFlag{Name: "operation", Usage: "read, update, delete, list, …"},
-				&cli.IntFlag{Name: "status", Usage: "status of the response; 2 to 5 are all of their hundred"},
-				&cli.BoolFlag{Name: "failed", Usage: "only what failed"},
+				&cli.StringFlag{Name: "outcome", Usage: "ok, failed, or denied, which is what policies did not allow"},
 				&cli.StringFlag{Name: "hash", Usage: "only records with this hash, as audit hash tells it"},
 				&cli.BoolFlag{Name: "value", Usage: "ask for a value, and search for its hash"},
 				&cli.IntFlag{Name: "limit", Value: 100, Usage: "records to show, at most 500"},
@@ -132,16 +131,10 @@ Examples:
 
 func auditSearch(ctx context.Context, c *command.Call) error {
 	body := map[string]any{"since": c.String("since"), "limit": c.Int("limit"), "buckets": 0}
-	for flag, field := range map[string]string{"from": "from", "to": "to", "actor": "actor", "path": "path_prefix", "operation": "operation", "hash": "hash"} {
+	for flag, field := range map[string]string{"from": "from", "to": "to", "actor": "actor", "path": "path_prefix", "operation": "operation", "outcome": "outcome", "hash": "hash"} {
 		if v := c.String(flag); v != "" {
 			body[field] = v
 		}
-	}
-	if v := c.Int("status"); v != 0 {
-		body["status"] = v
-	}
-	if c.Bool("failed") {
-		body["failed"] = true
 	}
 	if c.Bool("value") {
 		value, err := c.ReadSecret(ctx, "", "value")
@@ -171,9 +164,9 @@ func auditSearch(ctx context.Context, c *command.Call) error {
 		}
 		namespace, _ := r["namespace"].(string)
 		path, _ := r["path"].(string)
-		rows = append(rows, []string{table.Cell("", r["time"]), who, table.Cell("", r["operation"]), table.Printable(namespace + path), table.Cell("", r["status"]), table.Text(r["error"])})
+		rows = append(rows, []string{table.Cell("", r["time"]), who, table.Cell("", r["operation"]), table.Printable(namespace + path), table.Cell("", r["outcome"]), table.Text(r["error"])})
 	}
-	if err := c.PrintColumns([]string{"Time", "Who", "Operation", "Path", "Status", "Error"}, rows); err != nil {
+	if err := c.PrintColumns([]string{"Time", "Who", "Operation", "Path", "Outcome", "Error"}, rows); err != nil {
 		return err
 	}
 	if a.Data()["complete"] == false {
