@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/fsm"
 )
@@ -225,6 +227,32 @@ func TestTransferLeadership(t *testing.T) {
 	if err := single(t).TransferLeadership(testContext(t)); !errors.Is(err, storage.ErrUnavailable) {
 		t.Errorf("transfer without another voter = %v, want ErrUnavailable", err)
 	}
+}
+
+// A node whose state machine has stopped may be elected, as the others do not know; it does not keep the leadership.
+func TestBrokenNodeKeepsNoLeadership(t *testing.T) {
+	t.Parallel()
+	all := three(t)
+	a, broken := all[0], all[2]
+	mustCommit(t, a, "k", "1")
+	catchUp(t, broken, a)
+	broken.machine.Damaged(errors.New("for the test"))
+	until(t, "it to stop", broken.raft.Broken.Load)
+	states := make(chan raft.Observation, 100)
+	observer := raft.NewObserver(states, false, func(o *raft.Observation) bool { return o.Data == raft.Leader })
+	broken.raft.Raft().RegisterObserver(observer)
+	until(t, "it to be elected", func() bool {
+		m := leaderOf(t, all)
+		if err := m.raft.TransferTo(broken.opts.ID, broken.addr); err != nil {
+			t.Log(err)
+		}
+		return len(states) > 0
+	})
+	broken.raft.Raft().DeregisterObserver(observer)
+	until(t, "another one to take writes", func() bool {
+		_, err := leaderOf(t, all[:2]).Commit(testContext(t), put("k", "2"))
+		return err == nil
+	})
 }
 
 // Closing the leader hands over: the others need not miss it first.

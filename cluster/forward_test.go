@@ -3,6 +3,8 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -83,6 +85,9 @@ func TestForwardCarriesEverything(t *testing.T) {
 		w.WriteHeader(http.StatusTeapot)
 		w.Write(body)
 	})
+	some := httptest.NewTLSServer(nil)
+	defer some.Close()
+	client := some.Certificate()
 	tests := []struct {
 		name string
 		body []byte
@@ -95,6 +100,7 @@ func TestForwardCarriesEverything(t *testing.T) {
 				r.ContentLength = 0
 			}
 			r.RemoteAddr = "192.0.2.7:4711"
+			r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{client, client}}
 			r.Header = http.Header{
 				"X-Vault-Token": {"t"}, "X-Two": {"a", "b"}, "Connection": {"keep-alive, X-Hop"}, "X-Hop": {"1"}, "Te": {"trailers"},
 			}
@@ -117,6 +123,9 @@ func TestForwardCarriesEverything(t *testing.T) {
 			want := http.Header{"X-Vault-Token": {"t"}, "X-Two": {"a", "b"}, "Content-Length": {fmt.Sprint(len(tt.body))}}
 			if !reflect.DeepEqual(seen.Header, want) {
 				t.Errorf("the leader saw headers %v, want %v", seen.Header, want)
+			}
+			if seen.TLS == nil || len(seen.TLS.PeerCertificates) != 2 || !seen.TLS.PeerCertificates[0].Equal(client) {
+				t.Errorf("the leader saw other certificates than the client has shown: %v", seen.TLS)
 			}
 			if !forward.Forwarded(seen.Context()) || forward.Forwarded(r.Context()) {
 				t.Error("only the forwarded request must be marked as such")

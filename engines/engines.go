@@ -113,6 +113,15 @@ type Leaver interface {
 	Leave(ctx context.Context, m Mount) error
 }
 
+// Documenter is an Engine that describes its paths itself, since its Router does not know them. On a node where it does not run both
+// methods return storage.ErrReadOnly.
+type Documenter interface {
+	// PathHelp returns a text for people about a path, about the mount for "".
+	PathHelp(ctx context.Context, path string) (string, error)
+	// Description returns an OpenAPI document, as JSON, of the paths relative to the mount. Nothing in it has been checked.
+	Description(ctx context.Context) ([]byte, error)
+}
+
 // WorkInterval is how often a Worker is called.
 const WorkInterval = 10 * time.Second
 

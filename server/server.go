@@ -81,14 +81,19 @@ type Options struct {
 	Link traffic.Link
 	// AuditFiles says where audit devices may write files; its DataDir is DataDir.
 	AuditFiles device.Files
+	// AuditDevices are those of the configuration.
+	AuditDevices []device.Config
 	// FreeSpace has the thresholds of the disks of data and audit files.
 	FreeSpace FreeSpace
 	// SnapshotRoot is the directory below which schedules of snapshots may keep files; "": they may not.
 	SnapshotRoot string
 }
 
-// FreeSpace has the thresholds of freespace.Options, with the same names.
-type FreeSpace struct{ WarnBelow, WarnPercent, Minimum, Ballast int64 }
+// FreeSpace has fields of freespace.Options, with the same names.
+type FreeSpace struct {
+	WarnBelow, WarnPercent, Minimum, Ballast int64
+	Pending                                  func() int64
+}
 
 // Server is the server of one node. Safe for concurrent use.
 type Server struct {
@@ -153,7 +158,7 @@ func New(o Options) *Server {
 	s.replicated = s.newReplicated()
 	s.space = freespace.New(freespace.Options{
 		Data: o.DataDir, Disks: disks{s}, WarnBelow: o.FreeSpace.WarnBelow, WarnPercent: o.FreeSpace.WarnPercent,
-		Minimum: o.FreeSpace.Minimum, Ballast: o.FreeSpace.Ballast, Logger: o.Logger,
+		Minimum: o.FreeSpace.Minimum, Ballast: o.FreeSpace.Ballast, Pending: o.FreeSpace.Pending, Logger: o.Logger,
 	})
 	store := fence.New(fence.Options{Barrier: o.Lifecycle.Barrier, Cluster: s.replicated, Node: s, Space: s.space})
 	s.barrier, s.store = store, store
@@ -162,6 +167,7 @@ func New(o Options) *Server {
 	s.policies = policy.NewStore(store)
 	o.AuditFiles.DataDir = o.DataDir
 	s.audit = audit.NewTable(store, o.AuditFiles, o.Logger)
+	s.audit.Declare(o.AuditDevices, func() bool { return s.node.Active() })
 	s.cors, s.uiHeaders = web.NewCORS(store), web.NewUIHeaders(store)
 	s.versions = process.VersionHistory{Store: store, Version: o.Version.Product, Built: o.Version.Built}
 	s.rights, s.logins = new(rights.Rights), new(login.Logins) // filled below: they are of parts that need them
@@ -282,6 +288,15 @@ func (s *Server) Node() *lifecycle.Node { return s.node }
 // ReloadAudit reopens audit files, after they were rotated.
 func (s *Server) ReloadAudit() error { return s.audit.Reload() }
 
+// DeclareAudit takes the audit devices of a configuration that was read again. The active node changes them at once.
+func (s *Server) DeclareAudit(ctx context.Context, devices []device.Config) error {
+	s.audit.Declare(devices, nil)
+	if !s.node.Active() {
+		return nil
+	}
+	return s.audit.Apply(ctx)
+}
+
 // Metrics counts finished requests.
 func (s *Server) Metrics() *metrics.Metrics { return s.metrics }
 
@@ -387,11 +402,12 @@ func (v service) Active(ctx context.Context) {
 		what string
 		do   func(context.Context) error
 	}{
+		{"applying the audit devices of the configuration", s.audit.Apply},
 		{"loading the autopilot configuration", s.system.LoadAutopilot},
 		{"recording the version", s.versions.Record},
 	} {
 		if err := step.do(ctx); err != nil && ctx.Err() == nil {
-			s.log.Warn(step.what, "err", err)
+			s.log.Error(step.what, "err", err)
 		}
 	}
 	s.tokens.Activated()
@@ -520,6 +536,15 @@ func (s *Server) AwaitActive(ctx context.Context) bool { return s.node.AwaitActi
 
 // Sealed reports whether the node is sealed.
 func (s *Server) Sealed() bool { return s.node.Sealed() }
+
+// WantsCertificates reports whether an auth method here needs the certificates of clients.
+func (s *Server) WantsCertificates(ctx context.Context) bool {
+	if s.node.Sealed() {
+		return false
+	}
+	wants, err := s.mounts.HasType(ctx, "cert")
+	return wants && err == nil
+}
 
 // NodeID returns the node's id.
 func (s *Server) NodeID() string { return s.node.ID() }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/approle"
+	"github.com/coffer-project/coffer/engines/cert"
 	"github.com/coffer-project/coffer/engines/cloud"
 	"github.com/coffer-project/coffer/engines/cubbyhole"
 	"github.com/coffer-project/coffer/engines/input"
@@ -45,7 +46,7 @@ func allRoutes(t *testing.T) map[string][]*engines.Route {
 		out[name] = m.Engine.Router().Routes()
 	}
 	for name, factory := range map[string]engines.Factory{
-		"kv": kv.New, "cubbyhole": cubbyhole.New, "userpass": userpass.New, "approle": approle.New,
+		"kv": kv.New, "cubbyhole": cubbyhole.New, "userpass": userpass.New, "approle": approle.New, "cert": cert.New,
 		"saml": saml.New(saml.Options{}), "cloud": cloud.New(cloud.Options{}),
 	} {
 		for _, version := range []string{"1", "2"} {

@@ -100,11 +100,12 @@ func (n *Runner) transfer(ctx context.Context, i *instance) error {
 	return err
 }
 
-// HandOver hands leadership to another voter, if this node leads and there is one.
+// HandOver hands leadership to another voter, if this node leads and there is one. It does nothing while another call is at it.
 func (n *Runner) HandOver(why string) {
-	if n.Raft().State() != raft.Leader || n.OtherVoters() == 0 {
+	if n.Raft().State() != raft.Leader || n.OtherVoters() == 0 || !n.handing.TryLock() {
 		return
 	}
+	defer n.handing.Unlock()
 	n.log.Warn("handing leadership over", "reason", why)
 	ctx, cancel := context.WithTimeout(n.ctx, 2*n.opts.ElectionTimeout)
 	defer cancel()

@@ -90,6 +90,7 @@ type Runner struct {
 	Roles  roles
 
 	Broken        atomic.Bool // the state machine applies nothing more
+	handing       sync.Mutex  // held by HandOver
 	leaderTerm    atomic.Uint64
 	transferSince atomic.Int64 // Unix nanoseconds since Raft refuses writes because of a transfer; 0: it does not
 	lostRounds    int          // rounds in a row in which the log was behind Raft's memory; of watchLostSuffix

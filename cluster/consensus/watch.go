@@ -24,14 +24,17 @@ func (n *Runner) awaitFailure() {
 	}
 }
 
-// WatchMachine gives leadership up when the state machine has stopped.
+// WatchMachine gives leadership up when the state machine has stopped, and again when this node is elected nevertheless: the others
+// do not know that it cannot lead.
 func (n *Runner) WatchMachine() {
 	err := n.opts.Machine.Err()
-	if err == nil || n.Broken.Swap(true) {
+	if err == nil {
 		return
 	}
-	n.log.Error("the state machine has stopped: this node can neither lead nor serve", "node", string(n.opts.ID), "err", err)
-	n.Roles.Signal()
+	if !n.Broken.Swap(true) {
+		n.log.Error("the state machine has stopped: this node can neither lead nor serve", "node", string(n.opts.ID), "err", err)
+		n.Roles.Signal()
+	}
 	n.HandOver("the state machine has stopped")
 }
 

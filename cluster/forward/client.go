@@ -112,9 +112,15 @@ func requestHead(r *http.Request) *forwardpb.RequestHead {
 	if uri == "" {
 		uri = r.URL.RequestURI()
 	}
-	return &forwardpb.RequestHead{
+	head := &forwardpb.RequestHead{
 		Method: r.Method, Uri: uri, Headers: packHeader(r.Header, r.ContentLength), RemoteAddr: r.RemoteAddr, Host: r.Host,
 	}
+	if r.TLS != nil {
+		for _, c := range r.TLS.PeerCertificates {
+			head.Certificates = append(head.Certificates, c.Raw)
+		}
+	}
+	return head
 }
 
 // sendBody sends the body to the leader. A client that breaks off cancels the request there too.

@@ -1,6 +1,8 @@
 package forward
 
 import (
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"net/http"
@@ -75,6 +77,16 @@ func rebuild(stream requestStream, first *forwardpb.RequestChunk) (*http.Request
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: http.Header{}, Body: http.NoBody,
 	}
 	unpackHeader(r.Header, head.Headers)
+	if len(head.Certificates) > 0 {
+		r.TLS = new(tls.ConnectionState)
+		for _, der := range head.Certificates {
+			c, err := x509.ParseCertificate(der)
+			if err != nil {
+				return nil, fmt.Errorf("a certificate of the client cannot be read")
+			}
+			r.TLS.PeerCertificates = append(r.TLS.PeerCertificates, c)
+		}
+	}
 	if !first.End {
 		r.ContentLength = -1
 		r.Body = &requestBody{stream: stream, rest: first.Body}

@@ -342,7 +342,7 @@ func TestRequests(t *testing.T) {
 		{args: "identity entity read none", last: "GET identity/entity/name/none", stderr: "coffer identity entity list", status: 2},
 		{args: "auth help userpass", last: "GET auth/userpass?help=1", stdout: "coffer login -method=userpass username=ada\n"},
 		{args: "auth help auth/staff/", last: "GET auth/staff?help=1", stdout: "The staff.\n"},
-		{args: "auth help none", last: "GET auth/none?help=1", stderr: "no type of one; there are approle, saml, token, userpass", status: 2},
+		{args: "auth help none", last: "GET auth/none?help=1", stderr: "no type of one; there are approle, cert, saml, token, userpass", status: 2},
 		{args: "path-help auth/staff", last: "GET auth/staff?help=1", stdout: "The staff.\n"},
 		{args: "list -detailed identity/entity/id", last: "GET identity/entity/id?list=true", stdout: "Keys    aliases"},
 		{args: "list -field=keys secret/metadata", last: "GET secret/metadata?list=true", stdout: `["app","teams/"]`},

@@ -18,6 +18,10 @@ type Mount struct {
 	Path        string
 	Router      *engines.Router
 	NamespaceID string
+	// Foreign is the document of an engine that describes its paths itself, relative to the mount. It is not trusted: see foreign.go.
+	Foreign []byte
+	// Missing says that there is no Foreign although there should be.
+	Missing bool
 }
 
 // Document returns the OpenAPI 3.0 document of the given mounts as JSON, the same bytes for the same input. A
@@ -28,7 +32,12 @@ func Document(title, version string, mounts []Mount) ([]byte, error) {
 	doc := document{paths: map[string]object{}, ids: map[string]bool{}, shapes: map[string]string{}}
 	mounts = slices.Clone(mounts)
 	slices.SortFunc(mounts, func(a, b Mount) int { return strings.Compare(a.Path, b.Path) })
+	info := object{"title": title, "version": version}
+	var missing []string
 	for _, m := range mounts {
+		if m.Missing || m.Foreign != nil && doc.addForeign(m.Path, m.Foreign) != nil {
+			missing = append(missing, m.Path)
+		}
 		root := m.NamespaceID == "" || m.NamespaceID == "root"
 		for _, route := range m.Router.Routes() {
 			if root || !route.Flags.Has(engines.RootNamespace) {
@@ -36,9 +45,12 @@ func Document(title, version string, mounts []Mount) ([]byte, error) {
 			}
 		}
 	}
+	if missing != nil {
+		info["description"] = "Missing are the paths of mounts whose plugins have not described them: " + strings.Join(missing, ", ")
+	}
 	return json.MarshalIndent(object{
 		"openapi": "3.0.3",
-		"info":    object{"title": title, "version": version},
+		"info":    info,
 		"servers": []object{{"url": "/v1"}},
 		"paths":   doc.paths,
 		"components": object{"securitySchemes": object{
@@ -269,6 +281,11 @@ func (d *document) id(mount string, r *engines.Route) string {
 		name, _ := parameter(segment)
 		words = append(words, name)
 	}
+	return d.unique(words)
+}
+
+// unique returns an operation id of words that no operation has yet.
+func (d *document) unique(words []string) string {
 	id := strings.Map(func(c rune) rune {
 		switch {
 		case c >= 'a' && c <= 'z', c >= '0' && c <= '9', c >= 'A' && c <= 'Z', c == '_':

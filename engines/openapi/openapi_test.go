@@ -23,7 +23,7 @@ type document struct {
 			Content map[string]struct {
 				Schema struct {
 					Properties map[string]struct {
-						Enum    []string
+						Enum    []any
 						Default any
 						Format  string
 					}

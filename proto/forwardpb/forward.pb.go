@@ -82,6 +82,7 @@ type RequestHead struct {
 	Headers       []*Header              `protobuf:"bytes,3,rep,name=headers,proto3" json:"headers,omitempty"`
 	RemoteAddr    string                 `protobuf:"bytes,4,opt,name=remote_addr,json=remoteAddr,proto3" json:"remote_addr,omitempty"` // host:port of the client
 	Host          string                 `protobuf:"bytes,5,opt,name=host,proto3" json:"host,omitempty"`
+	Certificates  [][]byte               `protobuf:"bytes,6,rep,name=certificates,proto3" json:"certificates,omitempty"` // DER of the chain by which the client has shown who it is in its TLS handshake, its own first
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -149,6 +150,13 @@ func (x *RequestHead) GetHost() string {
 		return x.Host
 	}
 	return ""
+}
+
+func (x *RequestHead) GetCertificates() [][]byte {
+	if x != nil {
+		return x.Certificates
+	}
+	return nil
 }
 
 type RequestChunk struct {
@@ -666,14 +674,15 @@ const file_proto_forwardpb_forward_proto_rawDesc = "" +
 	"\x1dproto/forwardpb/forward.proto\x12\x11coffer.forward.v1\"4\n" +
 	"\x06Header\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
-	"\x06values\x18\x02 \x03(\tR\x06values\"\xa1\x01\n" +
+	"\x06values\x18\x02 \x03(\tR\x06values\"\xc5\x01\n" +
 	"\vRequestHead\x12\x16\n" +
 	"\x06method\x18\x01 \x01(\tR\x06method\x12\x10\n" +
 	"\x03uri\x18\x02 \x01(\tR\x03uri\x123\n" +
 	"\aheaders\x18\x03 \x03(\v2\x19.coffer.forward.v1.HeaderR\aheaders\x12\x1f\n" +
 	"\vremote_addr\x18\x04 \x01(\tR\n" +
 	"remoteAddr\x12\x12\n" +
-	"\x04host\x18\x05 \x01(\tR\x04host\"h\n" +
+	"\x04host\x18\x05 \x01(\tR\x04host\x12\"\n" +
+	"\fcertificates\x18\x06 \x03(\fR\fcertificates\"h\n" +
 	"\fRequestChunk\x122\n" +
 	"\x04head\x18\x01 \x01(\v2\x1e.coffer.forward.v1.RequestHeadR\x04head\x12\x12\n" +
 	"\x04body\x18\x02 \x01(\fR\x04body\x12\x10\n" +

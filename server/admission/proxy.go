@@ -17,6 +17,8 @@ type Forwarded struct {
 	HopSkips            int64          // addresses at the header's end that are skipped: those of further proxies
 	RejectNotPresent    bool           // reject requests without the header
 	RejectNotAuthorized bool           // reject requests with the header that come from elsewhere; else it is ignored
+	CertHeader          string         // has the client's certificate, in the canonical form of headers; "": none has
+	CertDecoders        []string       // of CertHeader, the outermost first
 }
 
 // Client returns the address of the client of a request, with the port of the connection. remote is r.RemoteAddr itself

@@ -74,7 +74,7 @@ type hashInput struct {
 func (t *Table) serveHash(ctx context.Context, _ *engines.Request, in *hashInput) (*engines.Response, error) {
 	hash, err := t.Hash(ctx, in.Path, in.Input.Reveal())
 	if errors.Is(err, ErrNoDevice) {
-		return nil, engines.Invalid("unknown audit device %s/", device.CleanPath(in.Path))
+		return nil, engines.Invalid("unknown audit backend %s/", device.CleanPath(in.Path))
 	}
 	if err != nil {
 		return nil, err

@@ -37,6 +37,8 @@ type Table struct {
 	files  device.Files
 	broker *Broker
 
+	declared declared
+
 	changes atomic.Uint64 // counts changes to stored devices and headers
 	seen    atomic.Uint64 // value of changes that the broker is in step with
 
@@ -71,6 +73,11 @@ func (t *Table) Load(ctx context.Context) error {
 	if err := t.loadLocked(ctx); err != nil {
 		return err
 	}
+	entries, err := t.scan(ctx)
+	if err != nil {
+		return err
+	}
+	t.expect(entries)
 	t.loaded = true
 	t.broker.reopen()
 	return nil
@@ -81,11 +88,15 @@ func (t *Table) Unload() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.loaded, t.stored = false, nil
+	t.settle()
 	return t.broker.Close()
 }
 
 // refresh loads again if something changed. Requests that come meanwhile wait: none may miss a new device.
 func (t *Table) refresh(ctx context.Context) error {
+	if err := t.await(ctx); err != nil {
+		return err
+	}
 	if t.seen.Load() == t.changes.Load() {
 		return nil
 	}
@@ -146,7 +157,7 @@ func (t *Table) scan(ctx context.Context) ([]storage.Entry, error) {
 // name its directory) rejects every record.
 func (t *Table) add(c device.Config) {
 	opened, err := c.Open(t.files)
-	if file := t.files.Outside(opened); file != "" {
+	if file := t.files.Outside(opened); file != "" && !c.Declared {
 		t.broker.log.Warn("an audit device of an earlier version writes outside of the directories that the configuration names: add its directory to audit.file_roots, disable the device and enable it again", "mount", c.Path, "file", file)
 	}
 	if err != nil {
@@ -239,8 +250,11 @@ func (t *Table) Disable(ctx context.Context, path string) error {
 	_, err := storage.Update(ctx, t.store, func(tx *storage.Txn) error {
 		for _, prefix := range []storage.Key{sharedPrefix, localPrefix} {
 			key := storageKey(prefix, path)
-			switch _, err := tx.Get(ctx, key); {
+			switch e, err := tx.Get(ctx, key); {
 			case err == nil:
+				if err := checkDeclared(e.Value); err != nil {
+					return err
+				}
 				tx.Delete(key)
 			case !errors.Is(err, storage.ErrNotFound):
 				return err

@@ -46,7 +46,9 @@ type Options struct {
 	// Minimum is how many bytes must be free, beside the ballast, for writes of clients; Ballast is the size of the file that
 	// keeps room on the disk. Negative: 64 MiB, on a small disk a fiftieth of it. 0: none.
 	Minimum, Ballast int64
-	Logger           *slog.Logger
+	// Pending returns how many bytes were accepted and are not in the files yet: there must be room for them, too. nil: none.
+	Pending func() int64
+	Logger  *slog.Logger
 }
 
 // Disks are those that the node cannot do without.
@@ -77,6 +79,9 @@ type Watch struct {
 
 // New returns a Watch that has not looked yet.
 func New(o Options) *Watch {
+	if o.Pending == nil {
+		o.Pending = func() int64 { return 0 }
+	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -174,6 +179,9 @@ func (w *Watch) checkData() {
 	if before == Full {
 		minimum += minimum / 4 // so that it does not come and go
 	}
+	if minimum > 0 {
+		minimum = max(minimum, w.opts.Pending())
+	}
 	switch {
 	case room < minimum:
 		state = Full
@@ -231,11 +239,12 @@ func measure(dir string) (free, total int64, ok bool) {
 	}
 }
 
-// Numbers are the gauges: what was free at the last check, by purpose, and for how many directories it was too little.
+// Numbers are the gauges: what was free at the last check, by purpose, for how many directories it was too little, and what
+// is pending now.
 func (w *Watch) Numbers() map[string]float64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	n := map[string]float64{"disk_directories_low": float64(len(w.low)), "disk_data_ballast_bytes": float64(w.ballast), "disk_data_full": 0}
+	n := map[string]float64{"disk_directories_low": float64(len(w.low)), "disk_data_ballast_bytes": float64(w.ballast), "disk_data_pending_bytes": float64(w.opts.Pending()), "disk_data_full": 0}
 	if w.State() == Full {
 		n["disk_data_full"] = 1
 	}

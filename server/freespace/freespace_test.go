@@ -58,10 +58,12 @@ func TestReserve(t *testing.T) {
 	ballast := filepath.Join(dir, freespace.BallastFile)
 	var log bytes.Buffer
 	disk := &disks{dirs: map[string][]string{"data": {dir}}}
+	pending := int64(0)
 	check := func(what string, minimum, reserve int64, want freespace.State, wantBallast int64) {
 		t.Helper()
 		w := freespace.New(freespace.Options{
 			Data: dir, Disks: disk, Minimum: minimum, Ballast: reserve, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+			Pending: func() int64 { return pending },
 		})
 		w.Check()
 		w.Check()
@@ -87,6 +89,10 @@ func TestReserve(t *testing.T) {
 	check("still less than the minimum", math.MaxInt64/2, size, freespace.Full, 0)
 	check("room again", 1, size, freespace.OK, size)
 	check("another size", 1, 2*size, freespace.OK, 2*size)
+	pending = math.MaxInt64 / 2
+	check("more is accepted than there is room for", 1, 2*size, freespace.Full, 2*size)
+	check("no minimum", 0, 2*size, freespace.OK, 2*size)
+	pending = 0
 	check("none configured", 0, 0, freespace.OK, 0)
 	if got := freespace.Reserve(-1, 100<<20); got != 2<<20 {
 		t.Errorf("on a disk of 100 MiB the default is %d bytes", got)

@@ -176,7 +176,7 @@ func (x *exchange) readBody(rule pipeline.BodyRule) (json.RawMessage, error) {
 	if err := checkJSON(content); err != nil {
 		return nil, err
 	}
-	return content, nil
+	return content, x.api.opts.JSON.check(content)
 }
 
 // readAll reads all of b. length is what the client says it is, negative if it does not. What is read, and its memory

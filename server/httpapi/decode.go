@@ -27,6 +27,9 @@ func (x *exchange) decode(prefix string) error {
 	x.req.Token = engines.Sensitive(token)
 	x.req.Namespace = strings.Trim(r.Header.Get("X-Vault-Namespace"), "/")
 	x.req.Remote, _ = netip.ParseAddrPort(r.RemoteAddr)
+	if r.TLS != nil {
+		x.req.Certificates = r.TLS.PeerCertificates
+	}
 	if x.req.Op, err = operation(r.Method); err != nil {
 		return err
 	}

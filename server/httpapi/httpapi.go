@@ -77,6 +77,7 @@ type Options struct {
 	UI http.Handler
 	// MaxBodyBytes limits request bodies; 0 means 32 MiB.
 	MaxBodyBytes int64
+	JSON         JSONBounds
 	// Bodies is the memory for request bodies; nil: NewBodies(DefaultBodyMemory), or more for a large MaxBodyBytes.
 	Bodies *Bodies
 	// Timeout limits a request, from its header to the beginning of its answer; 0 means 90 s. Routes that take

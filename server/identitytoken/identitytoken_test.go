@@ -150,8 +150,12 @@ func TestIssuer(t *testing.T) {
 	if _, err := r.do(engines.Update, "root", "oidc/config", map[string]any{"isuer": "https://coffer.example.com/"}); err == nil {
 		t.Error("a field that is not known is accepted, and the issuer reset")
 	}
-	if _, err := r.do(engines.Update, "root", "oidc/config", map[string]any{"issuer": "https://coffer.example.com/"}); err != nil {
-		t.Fatal(err)
+	if resp, err := r.do(engines.Update, "root", "oidc/config", map[string]any{"issuer": ""}); err != nil || resp != nil {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	set, err := r.do(engines.Update, "root", "oidc/config", map[string]any{"issuer": "https://coffer.example.com/"})
+	if err != nil || len(set.Warnings) != 1 {
+		t.Fatalf("%v, %v, want a warning", set, err)
 	}
 	claims, err := r.verified("root", r.token("root"))
 	if err != nil || claims["iss"] != "https://coffer.example.com/v1/identity/oidc/plugins" {

@@ -120,8 +120,13 @@ func (i *Issuer) writeConfig(ctx context.Context, _ *engines.Request, in *config
 		s.Issuer = base
 		return engines.PutRecord(tx, entry, s)
 	})
-	if err == nil && strings.HasPrefix(base, "http:") {
-		return &engines.Response{Warnings: []string{"issuer: is a URL without TLS, which providers do not accept"}}, nil
+	if err != nil || base == "" {
+		return nil, err
 	}
-	return nil, err
+	warnings := []string{"issuer: those who check identity tokens have to know this URL from now on, also for those that secondary clusters issue; " +
+		"with an empty issuer it is the api_addr of the node that issued first"}
+	if strings.HasPrefix(base, "http:") {
+		warnings = append(warnings, "issuer: is a URL without TLS, which providers do not accept")
+	}
+	return &engines.Response{Warnings: warnings}, nil
 }

@@ -219,7 +219,7 @@ func (n *Node) up(ctx context.Context, p passport.Passport, w seal.Wrapper, m *s
 	if err := n.keyFile.Keep(p.Key); err != nil {
 		return err
 	}
-	r := &running{cluster: c, migration: m, done: make(chan struct{})}
+	r := &running{cluster: c, migration: m, done: make(chan struct{}), unsealed: time.Now()}
 	r.seal.Use(w)
 	if err := n.get(ctx, clusterKey, &r.identity); err != nil {
 		return err

@@ -50,6 +50,42 @@ func (m *Metrics) Observe(op, mountType string, status int, took time.Duration) 
 	m.seconds.WithLabelValues(op).Observe(took.Seconds())
 }
 
+// Value is one number with its labels, as pairs of name and value. The numbers of a counter only grow while the process lives.
+type Value struct {
+	Name    string
+	Labels  [][2]string
+	Number  float64
+	Counter bool
+}
+
+// Values returns all there is now. A histogram has its count and its sum.
+func (m *Metrics) Values() ([]Value, error) {
+	families, err := m.registry.Gather()
+	var all []Value
+	for _, f := range families {
+		for _, one := range f.GetMetric() {
+			v := Value{Name: f.GetName()}
+			for _, l := range one.GetLabel() {
+				v.Labels = append(v.Labels, [2]string{l.GetName(), l.GetValue()})
+			}
+			add := func(suffix string, number float64, counter bool) {
+				v.Name, v.Number, v.Counter = f.GetName()+suffix, number, counter
+				all = append(all, v)
+			}
+			switch {
+			case one.GetCounter() != nil:
+				add("", one.GetCounter().GetValue(), true)
+			case one.GetGauge() != nil:
+				add("", one.GetGauge().GetValue(), false)
+			case one.GetHistogram() != nil:
+				add("_count", float64(one.GetHistogram().GetSampleCount()), true)
+				add("_sum", one.GetHistogram().GetSampleSum(), true)
+			}
+		}
+	}
+	return all, err
+}
+
 // collector reports numbers that others keep.
 type collector func() map[string]float64
 
@@ -102,6 +138,7 @@ var help = map[string]string{
 	"disk_data_free_bytes":         "Free on the disk of the data directory.",
 	"disk_audit_free_bytes":        "Free on the disk of audit files that has the least room.",
 	"disk_data_ballast_bytes":      "Size of the ballast, the file that keeps room for deletes on the disk of the data.",
+	"disk_data_pending_bytes":      "Accepted and in the log, but not in the state file yet: there must be room for it.",
 	"disk_data_full":               "1 while the disk of the data has no room for writes of clients.",
 	"disk_writes_rejected_total":   "Writes rejected because there was no room.",
 	"disk_directories_low":         "Directories of data and audit files whose disk has less room than free_space_warning or free_space_warning_percent.",
@@ -142,6 +179,9 @@ var help = map[string]string{
 	"userpass_logins_waiting":        "Logins and new passwords that wait for a turn to be hashed.",
 	"userpass_logins_overload_total": "Logins and new passwords answered 503, because too many waited or for too long.",
 	"userpass_locks_total":           "Locks of user names after too many wrong passwords, set on this node since it started.",
+
+	"cert_logins_accepted_total": "Logins with TLS client certificates that were accepted, since this node started.",
+	"cert_logins_refused_total":  "Logins with TLS client certificates that were refused: none, or one that no role accepts.",
 
 	"saml_logins_started_total":    "SAML logins started on this node since it started.",
 	"saml_answers_accepted_total":  "Responses of SAML identity providers that were accepted.",

@@ -113,7 +113,7 @@ func (t *Table) hint(ctx context.Context, auth bool) string {
 }
 
 // authTypes are the types mounted below auth/. The others are secrets engines.
-var authTypes = map[string]bool{"userpass": true, "approle": true, "saml": true, "token": true}
+var authTypes = map[string]bool{"userpass": true, "approle": true, "saml": true, "cert": true, "token": true}
 
 // free reports whether e may be at its place: nothing is mounted at, above or below the path, and no namespace is
 // there. Deleted mounts still occupy theirs until their data is gone, moving ones occupy two.

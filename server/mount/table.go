@@ -108,6 +108,7 @@ type routes struct {
 	byAccessor  map[string]*Mounted
 	byNamespace map[string][]*Mounted // by path
 	moving      map[string]*Mounted   // by UUID
+	types       map[string]bool       // of all mounts
 }
 
 // place is where a mount is: a namespace id and a path.
@@ -248,7 +249,10 @@ func (t *Table) current(ctx context.Context) (*routes, error) {
 		t.mu.Unlock()
 		return nil, fmt.Errorf("loading the mount table: %w", err)
 	}
-	r.version = version
+	r.version, r.types = version, map[string]bool{}
+	for _, m := range r.byUUID {
+		r.types[m.Type] = true
+	}
 	t.routes.Store(r)
 	return r, nil
 }
@@ -516,6 +520,12 @@ func (t *Table) Everywhere(ctx context.Context) ([]*Mounted, error) {
 		return nil, err
 	}
 	return slices.Collect(maps.Values(r.byUUID)), nil
+}
+
+// HasType reports whether a mount of the type is there, in any namespace.
+func (t *Table) HasType(ctx context.Context, kind string) (bool, error) {
+	r, err := t.current(ctx)
+	return err == nil && r.types[kind], err
 }
 
 // All returns the mounts of a namespace in path order, without those being deleted.

@@ -66,6 +66,7 @@ func (p *Pipeline) Handle(ctx context.Context, req *Request) (*Reply, error) {
 		return nil, storage.ErrSealed
 	}
 	c := &call{Request: req}
+	ctx = engines.WithCertificates(ctx, req.Certificates)
 	if writes(req.Op) {
 		role := p.Replicated.Role()
 		c.elsewhere, ctx = role.Mode == roles.Secondary, fence.InLife(ctx, role)
@@ -266,7 +267,7 @@ func (p *Pipeline) upToDate(ctx context.Context, c *call, own *engines.Route) er
 	switch {
 	case !newest && current:
 		return nil
-	case aboutNode && !current && own.Flags&(engines.Unauthenticated|engines.WorksBehind) == 0:
+	case aboutNode && !current && own.Flags&(engines.Unauthenticated|engines.WorksBehind) == 0 && !p.Node.AwaitCurrent(ctx):
 		return errBehind
 	case aboutNode:
 		return nil
@@ -386,9 +387,9 @@ func (c *call) hold() (release func(), err error) {
 // engine has the request answered, here or by the primary cluster. The mount is held.
 func (p *Pipeline) engine(ctx context.Context, c *call) (*engines.Response, error) {
 	if c.Help && c.mount != nil {
-		text, ok := c.router.Help(c.inner.Path)
-		if !ok {
-			return nil, engines.NotFound("no help for this path")
+		text, err := c.help(ctx)
+		if err != nil {
+			return nil, err
 		}
 		return &engines.Response{Top: map[string]any{"help": text, "see_also": nil, "openapi": nil}, Data: map[string]any{"help": text}}, nil
 	}
@@ -406,6 +407,18 @@ func (p *Pipeline) engine(ctx context.Context, c *call) (*engines.Response, erro
 		return p.viaPrimary(ctx, c)
 	}
 	return response, err
+}
+
+// help returns the text about the path.
+func (c *call) help(ctx context.Context) (string, error) {
+	if d, ok := c.mount.Engine.(engines.Documenter); ok {
+		return d.PathHelp(ctx, c.inner.Path)
+	}
+	text, ok := c.router.Help(c.inner.Path)
+	if !ok {
+		return "", engines.NotFound("no help for this path")
+	}
+	return text, nil
 }
 
 // describe returns the audit record of the call as far as it has come.

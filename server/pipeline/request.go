@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"crypto/x509"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -26,7 +27,10 @@ type Request struct {
 	Header   http.Header
 	Remote   netip.AddrPort // of the client, also when the request was forwarded
 	RawBody  io.Reader      // the unread body
-	Help     bool           // ?help=1: describe the path instead of running it
+	// Certificates are those by which the client has shown who it is in its TLS handshake, also when the request was forwarded: see
+	// engines.WithCertificates.
+	Certificates []*x509.Certificate
+	Help         bool // ?help=1: describe the path instead of running it
 	// Current asks for a read that includes every write acknowledged so far, also on a standby.
 	Current bool
 }

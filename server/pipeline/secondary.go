@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -79,6 +80,14 @@ func (p *Pipeline) requestOf(ctx context.Context, peer roles.Peer, scope remote.
 	if c.Header == nil {
 		c.Header = map[string][]string{}
 	}
+	for _, der := range r.Certificates {
+		cert, err := x509.ParseCertificate(der)
+		if err != nil {
+			return nil, engines.Invalid("the request of the secondary has a certificate that cannot be read")
+		}
+		c.Certificates = append(c.Certificates, cert)
+	}
+	ctx = engines.WithCertificates(ctx, c.Certificates)
 	response, err := p.handleRemote(ctx, c, peer, scope, r.Caller)
 	if failure := remote.FailureOf(err); failure != nil {
 		if failure.Kind == engines.KindInternal {
@@ -283,6 +292,9 @@ func (p *Pipeline) viaPrimary(ctx context.Context, c *call) (*engines.Response, 
 	r := remote.Request{
 		ID: c.ID, Op: c.Op, Namespace: c.Namespace, Path: c.Request.Path, Body: c.Body, Query: c.Query,
 		Header: c.Header, Remote: c.Remote,
+	}
+	for _, cert := range c.Certificates {
+		r.Certificates = append(r.Certificates, cert.Raw)
 	}
 	if t := c.token; t != nil && !c.open {
 		r.Caller = &remote.Caller{

@@ -128,12 +128,6 @@ func compareVersions(a, b string) int {
 	return x.Compare(y)
 }
 
-// release are the plugins that come with Coffer, in a directory that may not be there.
-var release = map[Ref]bool{
-	{Auth: true, Name: "jwt"}: true, {Auth: true, Name: "oidc"}: true, {Auth: true, Name: "kubernetes"}: true,
-	{Name: "kubernetes"}: true, {Name: "openldap"}: true,
-}
-
 // Find returns the plugin that a reference names: without a version the pinned one, else the one without a version, else the newest.
 func (h *Host) Find(ctx context.Context, ref Ref) (*Plugin, error) {
 	all, err := h.all(ctx)
@@ -158,7 +152,7 @@ func (h *Host) Find(ctx context.Context, ref Ref) (*Plugin, error) {
 	switch {
 	case found != nil:
 		return found, nil
-	case release[Ref{Auth: ref.Auth, Name: ref.Name}] && !slices.ContainsFunc(all, other):
+	case release[Ref{Auth: ref.Auth, Name: ref.Name}] != "" && !slices.ContainsFunc(all, other):
 		return nil, engines.Invalid("the plugin %s, which comes with Coffer, is not there: put the directory \"plugins\" of the release beside the program, or name it in plugin_directory; make plugins builds it", ref)
 	}
 	return nil, engines.Invalid("no plugin %s is registered: see coffer plugin list", ref)

@@ -39,6 +39,7 @@ type engine struct {
 	known  [4]*engines.Router // by class
 	closed *engines.Router    // while there is no plugin
 	away   *engines.Router    // on other nodes than the active one
+	form   formRouters        // at the path where browsers post forms of other sites
 
 	lock    chan struct{} // capacity 1, held while the backend is opened or closed
 	open    atomic.Pointer[opened]
@@ -67,6 +68,8 @@ func newEngine(h *Host, m engines.Mount, ref Ref) *engine {
 	}
 	e.closed = e.routes(engines.Unauthenticated, e.explain, nil) // the handler does nothing but say why
 	e.away = e.routes(0, e.explain, nil)
+	const posted = engines.Unauthenticated | engines.Form | engines.ForeignForm
+	e.form = formRouters{known: e.routes(posted, e.handle, nil), explained: e.routes(posted, e.explain, nil)}
 	e.router = engines.NewRouter()
 	e.router.Delegate = e.delegate
 	return e
@@ -104,16 +107,32 @@ func (e *engine) routes(flags engines.Flags, handle func(context.Context, *engin
 // Router implements engines.Engine.
 func (e *engine) Router() *engines.Router { return e.router }
 
+// formRouters are the routes of a form's path: while the plugin runs, and while it does not run or is on another node.
+type formRouters struct{ known, explained *engines.Router }
+
+// formPaths are where identity providers have browsers post to, by plugin (oidc_response_mode=form_post).
+var formPaths = map[Ref]string{{Auth: true, Name: "jwt"}: "oidc/callback", {Auth: true, Name: "oidc"}: "oidc/callback"}
+
 // delegate returns the routes of a path.
 func (e *engine) delegate(path string) *engines.Router {
+	form := path != "" && path == formPaths[Ref{Auth: e.ref.Auth, Name: e.ref.Name}]
 	if !e.host.active() {
+		if form {
+			return e.form.explained
+		}
 		return e.away
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
-	defer cancel()
-	b, err := e.backend(ctx)
-	if err != nil {
-		return e.closed
+	b := e.open.Load()
+	if b == nil || !b.Alive() {
+		ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
+		defer cancel()
+		var err error
+		if b, err = e.backend(ctx); err != nil {
+			if form {
+				return e.form.explained
+			}
+			return e.closed
+		}
 	}
 	class := 0
 	if fits(b.Unauthenticated, path) {
@@ -121,6 +140,9 @@ func (e *engine) delegate(path string) *engines.Router {
 	}
 	if fits(b.Sudo, path) {
 		class |= 2
+	}
+	if form && class == 1 {
+		return e.form.known
 	}
 	return e.known[class]
 }
@@ -258,7 +280,7 @@ func (e *engine) stop() {
 }
 
 // request translates a request.
-func (e *engine) request(req *engines.Request) (*pb.Request, error) {
+func (e *engine) request(ctx context.Context, req *engines.Request) (*pb.Request, error) {
 	data := string(req.Body)
 	if req.Op == engines.Read || req.Op.Lists() || req.Op == engines.Delete {
 		fields := map[string]any{}
@@ -282,12 +304,30 @@ func (e *engine) request(req *engines.Request) (*pb.Request, error) {
 		MountPoint: e.mount.Path, MountType: e.mount.Type, MountAccessor: e.mount.Accessor,
 		Unauthenticated: req.Caller.Accessor == "",
 		Headers:         requestHeaders(req.Header, e.mount.RequestHeaders),
-		Connection:      &pb.Connection{RemoteAddr: req.RemoteIP.String()},
+		Connection:      connection(ctx, req.RemoteIP.String()),
 	}
 	if req.WrapTTL > 0 {
 		out.WrapInfo = &pb.RequestWrapInfo{TTL: int64(req.WrapTTL)}
 	}
 	return out, nil
+}
+
+// connection is what a plugin is told of the client: its address, and the certificates that it has shown in its TLS handshake, in the
+// fields of both families' plugins. nil: neither is known.
+func connection(ctx context.Context, addr string) *pb.Connection {
+	shown := engines.CertificatesOf(ctx)
+	if addr == "" && shown == nil {
+		return nil
+	}
+	out := &pb.Connection{RemoteAddr: addr}
+	if shown != nil {
+		out.ConnectionState = &pb.ConnectionState{HandshakeComplete: true, PeerCertificates: &pb.CertificateChain{}}
+	}
+	for _, c := range shown {
+		out.PeerCertificatesRaw = append(out.PeerCertificatesRaw, c.Raw)
+		out.ConnectionState.PeerCertificates.Certificates = append(out.ConnectionState.PeerCertificates.Certificates, &pb.Certificate{Asn1Data: c.Raw})
+	}
+	return out
 }
 
 // borrower is what a plugin knows a token by, to tell whether two requests are of the same one; it is no token. "": there is none.
@@ -307,7 +347,7 @@ func (e *engine) exists(ctx context.Context, req *engines.Request) (bool, error)
 	if err != nil {
 		return false, err
 	}
-	out, err := e.request(req)
+	out, err := e.request(ctx, req)
 	if err != nil {
 		return false, err
 	}
@@ -319,7 +359,7 @@ func (e *engine) handle(ctx context.Context, req *engines.Request) (*engines.Res
 	if err != nil {
 		return nil, err
 	}
-	out, err := e.request(req)
+	out, err := e.request(ctx, req)
 	if err != nil {
 		return nil, err
 	}

@@ -131,7 +131,7 @@ func (h *Host) process(ctx context.Context, ref Ref) (*shared, error) {
 		<-started.Done()
 		h.numbers.add(ref, func(c *counts) { c.processes-- })
 	}()
-	h.log.Info("plugin started", "plugin", ref.String(), "shared_by_mounts", started.Multiplexed)
+	h.log.Info("plugin started", "plugin", ref.String(), "shared_by_mounts", started.Multiplexed, "pid_namespace", started.Alone)
 	s := &shared{Process: started, plugin: p, key: key, users: 1}
 	if started.Multiplexed {
 		h.mu.Lock()

@@ -79,7 +79,10 @@ func raw(out *engines.Response, data map[string]json.RawMessage) error {
 	if code < 200 || code > 599 {
 		return &engines.Error{Kind: engines.KindUnavailable, Detail: "the plugin returned a status that is none"}
 	}
-	out.Status, out.Raw = code, &engines.Raw{ContentType: kind, Body: text}
+	out.Status, out.Raw = code, &engines.Raw{ContentType: kind, Body: text, Header: http.Header{
+		"Content-Security-Policy": {"sandbox allow-scripts allow-forms"}, // a page of a plugin is none of the web UI's
+		"X-Content-Type-Options":  {"nosniff"},
+	}}
 	return nil
 }
 
@@ -217,7 +220,7 @@ func (e *engine) RenewLogin(ctx context.Context, _ engines.Mount, login engines.
 	}
 	resp, err := e.send(ctx, b, &pb.Request{
 		Operation: "renew", Path: k.Path, MountPoint: e.mount.Path, MountType: e.mount.Type, MountAccessor: e.mount.Accessor,
-		EntityID: login.EntityID,
+		EntityID: login.EntityID, Connection: connection(ctx, ""),
 		Auth: &pb.Auth{
 			InternalData: string(k.Data), DisplayName: k.DisplayName, Policies: k.Policies, TokenPolicies: login.Policies, Metadata: login.Metadata,
 			EntityID: login.EntityID, Period: int64(k.Period),

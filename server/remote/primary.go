@@ -37,6 +37,8 @@ type Request struct {
 	Header    http.Header       `json:"header,omitempty"`
 	Remote    netip.AddrPort    `json:"remote"`
 	Caller    *Caller           `json:"caller,omitempty"` // nil on unauthenticated paths
+	// Certificates are those that the client has shown to the secondary, DER.
+	Certificates [][]byte `json:"certificates,omitempty"`
 }
 
 // Caller is the token of a secondary, without what makes it one.

@@ -3,10 +3,15 @@ package system
 import (
 	"cmp"
 	"context"
+	"errors"
 	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/openapi"
+	"github.com/coffer-project/coffer/storage"
 )
 
 func (s *System) metaPaths() {
@@ -19,14 +24,37 @@ func (s *System) metaPaths() {
 	engines.On(r, engines.Read, "metrics", "The metrics of this node, for Prometheus or as JSON.", metrics, s.metrics)
 }
 
+// How many engines are asked at a time for the documents that only they have, and how long for all of them.
+const (
+	maxDescriptions    = 8
+	descriptionTimeout = 20 * time.Second
+)
+
 func (s *System) openAPI(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
 	all, err := s.opts.Mounts.All(ctx, cmp.Or(req.Mount.NamespaceID, "root"))
 	if err != nil {
 		return nil, err
 	}
-	var mounted []openapi.Mount
-	for _, m := range all {
-		mounted = append(mounted, openapi.Mount{Path: m.Path, Router: m.Engine.Router(), NamespaceID: m.Namespace})
+	mounted := make([]openapi.Mount, len(all))
+	ctx, cancel := context.WithTimeout(ctx, descriptionTimeout)
+	defer cancel()
+	var asking errgroup.Group
+	asking.SetLimit(maxDescriptions)
+	for i, m := range all {
+		mounted[i] = openapi.Mount{Path: m.Path, Router: m.Engine.Router(), NamespaceID: m.Namespace}
+		if d, ok := m.Engine.(engines.Documenter); ok {
+			asking.Go(func() error {
+				text, err := d.Description(ctx)
+				mounted[i].Foreign, mounted[i].Missing = text, err != nil
+				if errors.Is(err, storage.ErrReadOnly) {
+					return err // the active node knows it
+				}
+				return nil
+			})
+		}
+	}
+	if err := asking.Wait(); err != nil {
+		return nil, err
 	}
 	doc, err := openapi.Document("Coffer", s.opts.Version.Product, mounted)
 	if err != nil {

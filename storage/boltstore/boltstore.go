@@ -56,6 +56,9 @@ func (o *Options) setDefaults() {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.BeforeFold == nil {
+		o.BeforeFold = func() error { return nil }
+	}
 	if o.FoldInterval <= 0 {
 		o.FoldInterval = 100 * time.Millisecond
 	}

@@ -39,6 +39,13 @@ func (s *Store) heldLocked() int {
 	return s.bytes + s.frozen.bytes
 }
 
+// Pending returns about how many bytes are committed and not in the file yet.
+func (s *Store) Pending() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return int64(s.heldLocked())
+}
+
 // Position returns the position before this commit.
 func (w *Writer) Position() Position { return w.s.workPos }
 
@@ -283,7 +290,7 @@ func (s *Store) foldFrozen() error {
 	if f == nil || damage != nil {
 		return damage
 	}
-	err := s.beforeFold()
+	err := s.opts.BeforeFold()
 	if err == nil {
 		err = s.fold(f)
 	}
@@ -291,27 +298,18 @@ func (s *Store) foldFrozen() error {
 	if err == nil {
 		next, err = s.openBase(old)
 	}
-	if err == nil {
-		next.sum = f.sum
-	}
 	s.mu.Lock()
 	s.foldErr = err
 	if err != nil {
 		s.mu.Unlock()
 		return err
 	}
+	next.sum = f.sum
 	s.cur.base, s.cur.folding, s.frozen = next, nil, nil
 	s.room.Broadcast()
 	s.mu.Unlock()
 	old.close()
 	return nil
-}
-
-func (s *Store) beforeFold() error {
-	if s.opts.BeforeFold == nil {
-		return nil
-	}
-	return s.opts.BeforeFold()
 }
 
 // write is one synced transaction: the records, the digest they add up to, and the position.

@@ -197,12 +197,15 @@ func TestBeforeFold(t *testing.T) {
 	if err := s.Flush(); !errors.Is(err, refused) || s.DurablePosition().Index != 0 || !errors.Is(s.Health(), refused) {
 		t.Errorf("Flush = %v with the durable position at %d, want it refused", err, s.DurablePosition().Index)
 	}
+	if s.Pending() == 0 {
+		t.Error("nothing is pending after a refused fold")
+	}
 	answer = nil
 	if err := s.Flush(); err != nil || s.DurablePosition().Index != 1 || asked != 2 {
 		t.Errorf("Flush = %v with the durable position at %d after %d calls, want 1 after 2", err, s.DurablePosition().Index, asked)
 	}
-	if err := s.Flush(); err != nil || asked != 2 {
-		t.Errorf("Flush = %v with nothing to fold, after %d calls", err, asked)
+	if err := s.Flush(); err != nil || asked != 2 || s.Pending() != 0 {
+		t.Errorf("Flush = %v with nothing to fold and %d bytes pending, after %d calls", err, s.Pending(), asked)
 	}
 	reopened := func(want uint64) {
 		t.Helper()

@@ -159,6 +159,9 @@ func (f *FSM) DurableIndex() storage.Index {
 	return storage.Index(f.store.Load().DurablePosition().Index)
 }
 
+// Pending returns about how many bytes are applied and not in the state file yet.
+func (f *FSM) Pending() int64 { return f.store.Load().Pending() }
+
 // Flush makes everything applied so far durable in the state file before it returns.
 func (f *FSM) Flush() error {
 	for {

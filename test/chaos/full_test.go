@@ -231,6 +231,9 @@ func TestFullDiskOfOne(t *testing.T) {
 	}
 	repairs("1")
 
+	eventually("the state file to have what was accepted: there is room for it", func() bool {
+		return strings.Contains(string(n.MustDo("GET", "/v1/sys/metrics?format=prometheus", nil).Body), "\ncoffer_disk_data_pending_bytes 0\n")
+	})
 	stuff(t, small)
 	eventually("the ballast to be released", func() bool { return held() == 0 })
 	eventually("the node to lead again", func() bool { return do("DELETE", "/v1/ack/pad20", nil).Status == 204 && n.Health() == 200 })

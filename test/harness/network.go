@@ -143,7 +143,7 @@ func (p *proxy) relay(client net.Conn) {
 	defer p.drop(client)
 	from := p.network.owner(client.RemoteAddr().(*net.TCPAddr).Port, client.LocalAddr().(*net.TCPAddr).Port)
 	if from == "" || !p.pass(from, p.node.ID) {
-		return // whoever it is tries again; a connection of nobody's could not be cut
+		return // the client tries again; a connection without an owner could not be cut
 	}
 	server, err := net.Dial("tcp4", p.node.cluster)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"slices"
@@ -59,11 +60,13 @@ type backend struct {
 	mu     sync.Mutex
 	cached map[string]string // what was read, until it is invalidated
 
+	posted map[string]string // codes of forms, by state
+
 	secondary bool // when it started, as plugins keep it that leave to the primary what is due
 }
 
 func newBackend(kind logical.BackendType) *backend {
-	b := &backend{cached: map[string]string{}}
+	b := &backend{cached: map[string]string{}, posted: map[string]string{}}
 	text := func(name string) map[string]*framework.FieldSchema {
 		return map[string]*framework.FieldSchema{name: {Type: framework.TypeString}, "path": {Type: framework.TypeString}}
 	}
@@ -84,12 +87,17 @@ func newBackend(kind logical.BackendType) *backend {
 	}
 	b.Backend = &framework.Backend{
 		BackendType: kind, Help: "A plugin for tests.",
-		PathsSpecial: &logical.Paths{Unauthenticated: []string{"login", "open/+/door", "public/*"}, Root: []string{"guarded/*"}},
+		PathsSpecial: &logical.Paths{Unauthenticated: []string{"login", "oidc/*", "open/+/door", "public/*"}, Root: []string{"guarded/*"}},
 		Paths: []*framework.Path{
 			data,
 			at("cached/"+framework.MatchAllRegex("path"), text("path"), map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.readCached}),
 			at("creds", text("ttl"), map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.creds}),
 			at("login", text("user"), map[logical.Operation]framework.OperationFunc{logical.UpdateOperation: b.login}),
+			at("oidc/auth_url", text("redirect_uri"), map[logical.Operation]framework.OperationFunc{logical.UpdateOperation: b.authURL}),
+			{Pattern: "oidc/callback", Fields: map[string]*framework.FieldSchema{"state": {Type: framework.TypeString}, "code": {Type: framework.TypeString}, "id_token": {Type: framework.TypeString}},
+				Operations: map[logical.Operation]framework.OperationHandler{
+					logical.ReadOperation: &framework.PathOperation{Callback: b.callback}, logical.UpdateOperation: &framework.PathOperation{Callback: b.callbackPost},
+				}},
 			at("open/[a-z]+/door", nil, map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.say}),
 			at("public/.*", nil, map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.say}),
 			at("guarded/.*", nil, map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.say}),
@@ -125,6 +133,26 @@ func newBackend(kind logical.BackendType) *backend {
 		},
 	}
 	return b
+}
+
+// HandleRequest implements logical.Backend. With the argument "odd-help" what the plugin says about itself is nothing that can be used.
+func (b *backend) HandleRequest(ctx context.Context, req *logical.Request) (*logical.Response, error) {
+	if req.Operation != logical.HelpOperation || !slices.Contains(os.Args, "odd-help") {
+		return b.Backend.HandleRequest(ctx, req)
+	}
+	switch req.Path {
+	case "hang":
+		time.Sleep(time.Hour)
+	case "crash":
+		os.Exit(7)
+	case "large":
+		return logical.HelpResponse(strings.Repeat("x", 8<<20), nil, nil), nil
+	case "number":
+		return &logical.Response{Data: map[string]any{"help": 5}}, nil
+	case "nothing":
+		return nil, nil
+	}
+	return logical.HelpResponse("odd", nil, map[string]any{"paths": map[string]any{"/../sys/seal": map[string]any{"post": map[string]any{}}, "/fine": 5}}), nil
 }
 
 func put(ctx context.Context, s logical.Storage, key, value string) error {
@@ -200,12 +228,46 @@ func (b *backend) login(_ context.Context, _ *logical.Request, d *framework.Fiel
 	if user == "" || user == "nobody" {
 		return nil, logical.ErrPermissionDenied
 	}
+	return loggedIn(user), nil
+}
+
+func loggedIn(user string) *logical.Response {
 	return &logical.Response{Auth: &logical.Auth{
 		DisplayName: user, Policies: []string{"tester"}, Metadata: map[string]string{"user": user},
 		InternalData: map[string]any{"user": user}, Alias: &logical.Alias{Name: user},
 		GroupAliases: []*logical.Alias{{Name: "team"}},
 		LeaseOptions: logical.LeaseOptions{TTL: time.Hour, Renewable: true},
+	}}
+}
+
+// authURL sends a browser to a provider that is not there.
+func (b *backend) authURL(_ context.Context, _ *logical.Request, d *framework.FieldData) (*logical.Response, error) {
+	return &logical.Response{Data: map[string]any{"auth_url": "http://127.0.0.1:1/auth?" + url.Values{"redirect_uri": {d.Get("redirect_uri").(string)}}.Encode()}}, nil
+}
+
+// callbackPost takes a provider's form.
+func (b *backend) callbackPost(_ context.Context, _ *logical.Request, d *framework.FieldData) (*logical.Response, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.posted[d.Get("state").(string)] = d.Get("code").(string)
+	status := 200
+	if d.Get("id_token") != "" { // real ones return this after they have taken the form of a command line, to which no page leads
+		status = 400
+	}
+	return &logical.Response{Data: map[string]any{
+		logical.HTTPContentType: "text/html", logical.HTTPStatusCode: status, logical.HTTPRawBody: []byte("<p>go on"),
 	}}, nil
+}
+
+// callback logs in who has the code that came with a form.
+func (b *backend) callback(_ context.Context, _ *logical.Request, d *framework.FieldData) (*logical.Response, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	user := b.posted[d.Get("state").(string)]
+	if user == "" {
+		return nil, logical.ErrPermissionDenied
+	}
+	return loggedIn(user), nil
 }
 
 // system tells what the plugin is told.
@@ -279,7 +341,9 @@ func (b *backend) misbehave(ctx context.Context, req *logical.Request, d *framew
 		if err := c.Start(); err != nil {
 			return nil, err
 		}
-		return &logical.Response{Data: map[string]any{"pid": c.Process.Pid}}, nil
+		apart := exec.Command("/bin/sleep", "3600") // in a session of its own
+		apart.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		return nil, apart.Start()
 	case "odd-log": // entries that are none
 		for _, line := range []string{`{"@message":1,"@level":[],"@timestamp":{}}`, `{"@message":null}`, `[]`, `{`, strings.Repeat("x", 1<<20), "\x00\xff"} {
 			fmt.Fprintln(stderr, line)

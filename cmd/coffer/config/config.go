@@ -1,5 +1,5 @@
 // Package config reads the server's configuration: HCL files with the stanzas that operators of this family
-// know. Keys of Vault and OpenBao that have no effect here are accepted with a warning (known.go), unknown keys are rejected, and all
+// know. Keys of Vault and OpenBao that have no effect here are accepted with a warning (package known), unknown keys are rejected, and all
 // problems are reported at once, each with file and line.
 package config
 
@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/coffer-project/coffer/cmd/coffer/config/initialize"
 	"github.com/coffer-project/coffer/engines"
 )
 
@@ -46,6 +47,9 @@ type Config struct {
 	Sync             Sync
 	Plugins          Plugins
 	Traces           Traces
+	Statsd           Statsd
+	Initialize       []initialize.Request // what the first start of a cluster does
+	Founds           bool                 // this node is the one that does it
 	Seal             Seal
 	OldSeal          Seal // the seal that is disabled: what the cluster is to leave; "" for none
 
@@ -71,6 +75,7 @@ type Listener struct {
 	MaxRequestDuration  time.Duration
 	ReadHeaderTimeout   time.Duration
 	UnauthMetricsAccess bool
+	JSON                JSONLimits
 	RequestMemory       int64 // bytes that bodies of requests with a token may take; 0: a default
 	MaxConnections      int64 // 0: a default
 	MaxConnectionsEach  int64 // of one address; 0: a default
@@ -92,6 +97,16 @@ type Listener struct {
 	Headers               map[string]map[string][]string // of responses, by status: "default", "2xx" or "200"
 	NoMetrics             bool                           // sys/metrics is not served
 	MetricsOnly           bool                           // nothing else is served
+}
+
+// JSONLimits bound bodies in JSON. 0: the server's own bound, which no number is above.
+type JSONLimits struct {
+	Memory       int64 // bytes that a body may take when it is decoded, estimated
+	Depth        int64 // objects and lists in each other
+	Strings      int64 // texts: names and values
+	StringLength int64 // bytes of one text
+	Entries      int64 // of one object
+	Elements     int64 // of one list
 }
 
 // Storage is the raft stanza.
@@ -118,7 +133,14 @@ type Snapshots struct {
 
 // Audit is what operators allow audit devices to do.
 type Audit struct {
-	FileRoots []string // directories below which their files may be; nil: one beside the data directory
+	FileRoots []string      // directories below which their files may be; nil: one beside the data directory
+	Devices   []AuditDevice // that the cluster has as long as the configuration has them
+}
+
+// AuditDevice is an audit stanza with a type and a path.
+type AuditDevice struct {
+	Type, Path, Description string
+	Options                 map[string]string
 }
 
 // Plugins is how engines run that are programs of their own.
@@ -169,6 +191,14 @@ type Traces struct {
 	Endpoint    string  // host:port of a collector's OTLP/gRPC port; "": nowhere
 	Insecure    bool    // without TLS
 	SampleRatio float64 // 0 to 1; default 1
+}
+
+// Statsd says where metrics are sent over UDP.
+type Statsd struct {
+	Address    string        // host:port; "": nowhere
+	DogAddress string        // likewise, of DogStatsD, which gets labels as tags
+	Tags       []string      // of every metric, for DogStatsD
+	Every      time.Duration // 0: a default
 }
 
 // RetryJoin is a node of the cluster to join.
@@ -287,9 +317,10 @@ func (c *Config) Complete() error {
 			}
 		}
 	}
+	c.founds(add)
 	// All nodes may have one retry_join: a node does not join itself.
 	c.Storage.RetryJoin = slices.DeleteFunc(c.Storage.RetryJoin, func(j RetryJoin) bool {
-		return strings.TrimRight(j.LeaderAPIAddr, "/") == strings.TrimRight(c.APIAddr, "/")
+		return c.isOwn(j)
 	})
 	c.Storage.timeouts(add)
 	if c.FreeSpacePercent > 99 {
@@ -299,6 +330,29 @@ func (c *Config) Complete() error {
 		add("default_lease_ttl must not be longer than max_lease_ttl")
 	}
 	return errors.Join(problems...)
+}
+
+func (c *Config) isOwn(j RetryJoin) bool {
+	return strings.TrimRight(j.LeaderAPIAddr, "/") == strings.TrimRight(c.APIAddr, "/")
+}
+
+// founds decides whether this node does what the initialize stanzas say: of several only the first one in retry_join, so that they
+// never found two clusters.
+func (c *Config) founds(add func(string, ...any)) {
+	if len(c.Initialize) == 0 {
+		return
+	}
+	if c.Seal.Type == "shamir" {
+		add("initialize needs a seal that opens by itself: its key shares could be shown to no one")
+	}
+	if err := initialize.Check(c.Initialize); err != nil {
+		add("%w", err)
+	}
+	own := slices.IndexFunc(c.Storage.RetryJoin, c.isOwn)
+	if own < 0 && len(c.Storage.RetryJoin) > 0 {
+		add("initialize: retry_join must name every node by its api_addr, this one (%s) too: the first of them founds the cluster", c.APIAddr)
+	}
+	c.Founds = own <= 0
 }
 
 // oneTimeout is what both timeouts are when performance_multiplier is 1.
@@ -339,6 +393,17 @@ func (c *Config) files(add func(string, ...any)) {
 		if !filepath.IsAbs(root) {
 			add("audit: file_roots: %q must be an absolute path", root)
 		}
+	}
+	for _, address := range []string{c.Statsd.Address, c.Statsd.DogAddress} {
+		if _, _, err := net.SplitHostPort(address); err != nil && address != "" {
+			add("telemetry: statsd_address and dogstatsd_addr must be host:port, such as statsd.example:8125, not %q", address)
+		}
+	}
+	if c.Statsd.Address != "" && c.Statsd.DogAddress != "" {
+		add("telemetry: metrics are sent to one address: give statsd_address or dogstatsd_addr")
+	}
+	if c.Statsd.Tags != nil && c.Statsd.DogAddress == "" {
+		add("telemetry: dogstatsd_tags means nothing without dogstatsd_addr")
 	}
 	if c.Traces.Endpoint == "" {
 		return
@@ -389,11 +454,14 @@ func (l *Listener) complete(add func(string, ...any)) {
 func (c *Config) alike(add func(string, ...any)) {
 	first := c.Listeners[0]
 	for _, l := range c.Listeners[1:] {
-		if l.MaxRequestBytes != first.MaxRequestBytes || l.MaxRequestDuration != first.MaxRequestDuration || l.RequestMemory != first.RequestMemory {
-			add("listener %s: max_request_size, max_request_memory and max_request_duration must be the same for every listener", l.Address)
+		if l.MaxRequestBytes != first.MaxRequestBytes || l.MaxRequestDuration != first.MaxRequestDuration || l.RequestMemory != first.RequestMemory || l.JSON != first.JSON {
+			add("listener %s: max_request_size, max_request_memory, max_request_duration and the limits of JSON must be the same for every listener", l.Address)
 		}
-		if l.UnauthMetricsAccess != first.UnauthMetricsAccess {
-			add("listener %s: unauthenticated_metrics_access must be the same for every listener", l.Address)
+	}
+	serving := slices.DeleteFunc(slices.Clone(c.Listeners), func(l Listener) bool { return l.NoMetrics })
+	for i, l := range serving {
+		if l.UnauthMetricsAccess != serving[0].UnauthMetricsAccess && i > 0 {
+			add("listener %s: unauthenticated_metrics_access must be the same for every listener that serves metrics", l.Address)
 		}
 	}
 }

@@ -6,11 +6,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/coffer-project/coffer/cmd/coffer/config/known"
 )
 
-// docs/operations.md has every key of Vault and OpenBao that has no effect, or is rejected, with what happens instead.
+// docs/configuration.md has every key of Vault and OpenBao that has no effect, or is rejected, with what happens instead.
 func TestKnownKeysAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/operations.md")
+	text, err := os.ReadFile("../../../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,18 +23,18 @@ func TestKnownKeysAreDocumented(t *testing.T) {
 		}
 		rows = append(rows, fmt.Sprintf("| `%s` | %s | %s |", key, what, instead))
 	}
-	for stanza, keys := range ignored {
+	for stanza, keys := range known.Ignored {
 		for key, k := range keys {
-			row(stanza, key, "no effect", k.instead)
+			row(stanza, key, "no effect", k.Instead)
 		}
 	}
-	for stanza, keys := range rejected {
+	for stanza, keys := range known.Rejected {
 		for key, instead := range keys {
 			row(stanza, key, "rejected", instead)
 		}
 	}
 	slices.Sort(rows)
 	if all := strings.Join(rows, "\n"); !strings.Contains(string(text), all) {
-		t.Errorf("docs/operations.md must have these rows:\n%s", all)
+		t.Errorf("docs/configuration.md must have these rows:\n%s", all)
 	}
 }

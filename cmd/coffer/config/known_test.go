@@ -59,23 +59,23 @@ cluster_addr = "https://10.0.0.1:8201"
 // What decides how something is protected is implemented or rejected, and wrong values are errors also where the key has no effect.
 func TestRejected(t *testing.T) {
 	for text, want := range map[string]string{
-		`disable_mlock = "perhaps"`:               "must be true or false",
-		`disable_clustering = true`:               "remove it",
-		`log_rotate_max_files = -2`:               "0 or more",
-		`log_rotate_duration = "daily"`:           "must be a duration",
-		`initialize "a" {}`:                       "operator init",
-		`audit "file" "a" {}`:                     "coffer audit enable",
-		`entropy "seal" {}`:                       "operating system",
-		`unsafe_allow_api_audit_creation = false`: "deny that path",
-		`service_registration "consul" {}`:        "the only type",
+		`disable_mlock = "perhaps"`:                                         "must be true or false",
+		`disable_clustering = true`:                                         "remove it",
+		`log_rotate_max_files = -2`:                                         "0 or more",
+		`log_rotate_duration = "daily"`:                                     "must be a duration",
+		`initialize "a" {}`:                                                 "needs a name",
+		`entropy "seal" {}`:                                                 "operating system",
+		`unsafe_allow_api_audit_creation = false`:                           "deny that path",
+		`service_registration "consul" {}`:                                  "the only type",
 		`listener "tcp" { tls_cipher_suites = "TLS_RSA_WITH_RC4_128_SHA" }`: "no cipher suite",
 		`listener "tcp" { disable_unauthed_rekey_endpoints = false }`:       "enable_unauthenticated_ceremonies",
 		`listener "tcp" { cors_enabled = true }`:                            "sys/config/cors",
-		`listener "tcp" { max_request_json_strings = 5 }`:                   "not supported",
+		`listener "tcp" { max_request_json_strings = -1 }`:                  "0 or more",
 		`listener "tcp" { custom_response_headers { "2x" = {} } }`:          "2xx",
 		`listener "unix" { address = "/s" socket_mode = "999" }`:            "must be a mode",
 		`storage "raft" { retry_join { auto_join = "provider=aws" } }`:      "headless service",
-		`telemetry { statsd_address = "a:1" }`:                              "otlp_endpoint",
+		`telemetry { statsite_address = "a:1" }`:                            "statsd_address",
+		`plugin "auth" "a" { image = "x" }`:                                 "plugin_directory",
 		`telemetry { circonus_api_url = "a" }`:                              "otlp_endpoint",
 	} {
 		if _, err := load(t, text); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "coffer.hcl:1") {
@@ -85,7 +85,13 @@ func TestRejected(t *testing.T) {
 	for text, want := range map[string]string{
 		`listener "tcp" { tls_disable = true tls_client_ca_file = "a" tls_disable_client_certs = true }`: "contradicts",
 		`listener "tcp" { tls_disable = true tls_min_version = "tls13" tls_max_version = "tls12" }`:      "below",
-		`listener "unix" { address = "/s" }`:                                      `listener "tcp"`,
+		`listener "unix" { address = "/s" }`:                                                                     `listener "tcp"`,
+		`listener "tcp" { tls_disable = true } telemetry { statsd_address = "a" }`:                               "host:port",
+		`listener "tcp" { tls_disable = true } telemetry { statsd_address = "a:1" dogstatsd_addr = "a:1" }`:      "one address",
+		`listener "tcp" { tls_disable = true } telemetry { dogstatsd_tags = ["a"] }`:                             "dogstatsd_addr",
+		`listener "tcp" { tls_disable = true } initialize "a" { request "b" { operation = "read" path = "p" } }`: "opens by itself",
+		`listener "tcp" { tls_disable = true } seal "static" {} initialize "a" { request "b" { operation = "read" path = "p" } }
+		storage "raft" { path = "d" retry_join { leader_api_addr = "https://b:1" } }`: "must name every node",
 		`listener "tcp" { tls_disable = true } listener "unix" { address = "s" }`: "absolute path",
 	} {
 		c, err := load(t, `storage "raft" { path = "d" } `+text)
@@ -116,5 +122,47 @@ func TestAddressesOfAnInterface(t *testing.T) {
 	}
 	if len(c.Warnings) != 2 || !strings.Contains(c.Warnings[0], "COFFER_API_ADDR") || !strings.Contains(c.Warnings[1], "COFFER_CLUSTER_ADDR") {
 		t.Errorf("warnings: %q", c.Warnings)
+	}
+}
+
+// Files of the family's documentation are accepted: metrics at a listener of their own, a plugin's checksum by its other name, zeroes.
+func TestFilesOfDocumentation(t *testing.T) {
+	c, err := load(t, `storage "raft" { path = "d" }
+listener "tcp" { tls_disable = true max_request_size = 0 telemetry { disallow_metrics = true } }
+listener "tcp" { address = "127.0.0.1:9101" tls_disable = true telemetry { metrics_only = true unauthenticated_metrics_access = true } }
+plugin "secret" "aws" { command = "aws" sha256sum = "ab" }
+plugin_download_behavior = "fail"`)
+	if err == nil {
+		err = c.Complete()
+	}
+	if err != nil || c.Plugins.Registered[0].SHA256 != "ab" {
+		t.Errorf("%+v, %v", c, err)
+	}
+	c, err = load(t, `storage "raft" { path = "d" } listener "tcp" { tls_disable = true } api_addr = "https://{{ GetPrivateIP }}:8200"`)
+	if err == nil {
+		err = c.Complete()
+	}
+	if err == nil || !strings.Contains(err.Error(), "COFFER_API_ADDR") {
+		t.Errorf("a template: %v", err)
+	}
+}
+
+// Of the nodes that share a file, the first in retry_join founds the cluster.
+func TestWhoFounds(t *testing.T) {
+	for own, founds := range map[string]bool{"https://a:1": true, "https://b:1": false} {
+		c, err := load(t, `api_addr = "`+own+`" listener "tcp" { tls_disable = true } seal "static" {}
+		storage "raft" { path = "d" retry_join { leader_api_addr = "https://a:1/" } retry_join { leader_api_addr = "https://b:1" } }
+		initialize "a" { request "b" { operation = "read" path = "p" } }
+		audit "file" "a" { options { file_path = "stdout" log_raw = true } }`)
+		if err == nil {
+			err = c.Complete()
+		}
+		if err != nil || c.Founds != founds || len(c.Initialize) != 1 || len(c.Audit.Devices) != 1 || c.Audit.Devices[0].Options["log_raw"] != "true" {
+			t.Errorf("%s: founds %v, %+v, %v", own, c.Founds, c.Audit, err)
+		}
+	}
+	c, err := load(t, `{"audit": [{"file": {"to-stdout": {"description": "d", "options": {"file_path": "stdout", "log_raw": "true"}}}}]}`)
+	if err != nil || len(c.Audit.Devices) != 1 || c.Audit.Devices[0].Path != "to-stdout" || c.Audit.Devices[0].Options["file_path"] != "stdout" {
+		t.Errorf("in JSON: %+v, %v", c, err)
 	}
 }

@@ -1,7 +1,9 @@
 package config
 
 import (
+	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/hcl/hcl/ast"
@@ -16,7 +18,9 @@ type ForwardedFor struct {
 	HopSkips            int64
 	RejectNotPresent    bool
 	RejectNotAuthorized bool
-	Given               bool // one of the settings that mean nothing without Authorized
+	CertHeader          string   // with the client's certificate
+	CertDecoders        []string // of CertHeader
+	Given               bool     // one of the settings that mean nothing without Authorized
 }
 
 // ProxyProtocol is what a listener makes of PROXY headers.
@@ -29,6 +33,18 @@ type ProxyProtocol struct {
 func (l *Listener) proxies(add func(string, ...any)) {
 	if l.Forwarded.Given && len(l.Forwarded.Authorized) == 0 {
 		add("listener %s: x_forwarded_for_* means nothing without x_forwarded_for_authorized_addrs", l.Address)
+	}
+	if h := http.CanonicalHeaderKey(l.Forwarded.CertHeader); h != "" && (!headerName.MatchString(h) || strings.HasPrefix(h, "X-Vault-") || strings.HasPrefix(h, "Coffer-") ||
+		slices.Contains([]string{"X-Forwarded-For", "Authorization", "Content-Length", "Content-Type", "Connection", "Host"}, h)) {
+		add("listener %s: x_forwarded_for_client_cert_header %q cannot be the header of a certificate", l.Address, l.Forwarded.CertHeader)
+	}
+	if len(l.Forwarded.CertDecoders) > 0 && l.Forwarded.CertHeader == "" {
+		add("listener %s: x_forwarded_for_client_cert_header_decoders means nothing without x_forwarded_for_client_cert_header", l.Address)
+	}
+	for _, decoder := range l.Forwarded.CertDecoders {
+		if !slices.Contains([]string{"URL", "BASE64", "DER"}, decoder) {
+			add("listener %s: x_forwarded_for_client_cert_header_decoders: %q is none of URL, BASE64, DER", l.Address, decoder)
+		}
 	}
 	switch p := l.Proxy; {
 	case p.Behavior == "" && len(p.Authorized) > 0:
@@ -45,6 +61,22 @@ func given(into *bool, f field) field {
 	return func(d *decoder, item *ast.ObjectItem) {
 		*into = true
 		f(d, item)
+	}
+}
+
+// decoders takes the names of decoders in their order: a list of texts, or one text with commas.
+func decoders(into *[]string) field {
+	return func(d *decoder, item *ast.ObjectItem) {
+		if _, ok := item.Val.(*ast.ListType); ok {
+			texts(into)(d, item)
+		} else {
+			var text string
+			text1(&text)(d, item)
+			*into = strings.Split(text, ",")
+		}
+		for i, name := range *into {
+			(*into)[i] = strings.ToUpper(strings.TrimSpace(name))
+		}
 	}
 }
 

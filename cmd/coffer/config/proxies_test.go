@@ -36,11 +36,14 @@ func TestListenerBehindProxies(t *testing.T) {
 
 func TestListenerContradictions(t *testing.T) {
 	for settings, want := range map[string]string{
-		`x_forwarded_for_hop_skips = 1`:                                                       "x_forwarded_for_authorized_addrs",
-		`x_forwarded_for_reject_not_present = true`:                                           "x_forwarded_for_authorized_addrs",
-		`x_forwarded_for_authorized_addrs = ["10.0.0.0/33"]`:                                  "no IP address or network",
-		`x_forwarded_for_authorized_addrs = [1]`:                                              "list of texts",
-		`x_forwarded_for_client_cert_header = "X-Cert"`:                                       "is not supported",
+		`x_forwarded_for_hop_skips = 1`:                                                                      "x_forwarded_for_authorized_addrs",
+		`x_forwarded_for_reject_not_present = true`:                                                          "x_forwarded_for_authorized_addrs",
+		`x_forwarded_for_authorized_addrs = ["10.0.0.0/33"]`:                                                 "no IP address or network",
+		`x_forwarded_for_authorized_addrs = [1]`:                                                             "list of texts",
+		`x_forwarded_for_client_cert_header = "X-Cert"`:                                                      "x_forwarded_for_authorized_addrs",
+		`x_forwarded_for_authorized_addrs = "10.0.0.1" x_forwarded_for_client_cert_header = "X-Vault-Token"`: "cannot be the header",
+		`x_forwarded_for_authorized_addrs = "10.0.0.1" x_forwarded_for_client_cert_header = "X-Cert" x_forwarded_for_client_cert_header_decoders = "ROT"`: "none of",
+		`x_forwarded_for_authorized_addrs = "10.0.0.1" x_forwarded_for_client_cert_header_decoders = ["URL"]`:                                             "means nothing without",
 		`proxy_protocol_behavior = "allow_authorized"`:                                        "needs proxy_protocol_authorized_addrs",
 		`proxy_protocol_behavior = "maybe"`:                                                   "must be one of",
 		`proxy_protocol_authorized_addrs = "10.0.0.1"`:                                        "without proxy_protocol_behavior",

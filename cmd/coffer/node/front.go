@@ -27,6 +27,7 @@ func (l *listener) front(next http.Handler, own http.Header) http.Handler {
 	forwarded := admission.Forwarded{
 		Authorized: c.Forwarded.Authorized, HopSkips: c.Forwarded.HopSkips,
 		RejectNotPresent: c.Forwarded.RejectNotPresent, RejectNotAuthorized: c.Forwarded.RejectNotAuthorized,
+		CertHeader: http.CanonicalHeaderKey(c.Forwarded.CertHeader), CertDecoders: c.Forwarded.CertDecoders,
 	}
 	redact := httpapi.Redaction{Addresses: c.RedactAddresses, Version: c.RedactVersion, ClusterName: c.RedactClusterName}.Mark()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -54,6 +55,9 @@ func (l *listener) front(next http.Handler, own http.Header) http.Handler {
 			http.NewResponseController(w).SetReadDeadline(time.Now().Add(grace))
 		}
 		remote, err := forwarded.Client(r)
+		if err == nil {
+			err = forwarded.Certificates(r)
+		}
 		if err != nil {
 			text, err := json.Marshal(map[string][]string{"errors": {err.Error()}})
 			if err != nil {

@@ -4,18 +4,17 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/config"
+	"github.com/coffer-project/coffer/cmd/coffer/node/clientcerts"
 	"github.com/coffer-project/coffer/cmd/coffer/node/socket"
 	"github.com/coffer-project/coffer/server/admission"
 )
@@ -28,6 +27,8 @@ type listener struct {
 	socket net.Listener    // below net, as the system has it
 	http   *http.Server
 	cert   atomic.Pointer[tls.Certificate]
+	// asks reports whether clients are to be asked for certificates, where the configuration leaves that open.
+	asks func(context.Context) bool
 }
 
 // answerTime is how long a client may take to read an answer.
@@ -115,19 +116,8 @@ func (l *listener) tlsConfig() (*tls.Config, error) {
 		l.http.Protocols.SetHTTP1(true)
 		c.NextProtos = []string{"http/1.1"}
 	}
-	if file := l.config.TLSClientCAFile; file != "" {
-		pem, err := os.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("listener %s: %w", l.config.Address, err)
-		}
-		c.ClientCAs = x509.NewCertPool()
-		if !c.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("listener %s: tls_client_ca_file holds no PEM certificate", l.config.Address)
-		}
-		c.ClientAuth = tls.VerifyClientCertIfGiven
-	}
-	if l.config.TLSRequireClient {
-		c.ClientAuth = tls.RequireAndVerifyClientCert
+	if err := clientcerts.Configure(c, &l.config, func(ctx context.Context) bool { return l.asks != nil && l.asks(ctx) }); err != nil {
+		return nil, fmt.Errorf("listener %s: %w", l.config.Address, err)
 	}
 	return c, nil
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/node/settings"
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/approle"
+	"github.com/coffer-project/coffer/engines/cert"
 	"github.com/coffer-project/coffer/engines/cloud"
 	"github.com/coffer-project/coffer/engines/cubbyhole"
 	"github.com/coffer-project/coffer/engines/kv"
@@ -66,13 +67,14 @@ func factories(named func(string) *slog.Logger) (map[string]engines.Factory, fun
 		all := logins.Numbers()
 		maps.Copy(all, credentials.Numbers())
 		maps.Copy(all, userpass.Numbers())
+		maps.Copy(all, cert.Numbers())
 		return all
 	}
 	return map[string]engines.Factory{
 		"kv": kv.New, "cubbyhole": cubbyhole.New,
 		"cloud": clouds, "aws": clouds, // the family's clients know it as aws
 		"userpass": userpass.New, "approle": approle.New,
-		"saml": saml.New(saml.Options{Logger: named("saml"), Counts: logins}),
+		"cert": cert.New, "saml": saml.New(saml.Options{Logger: named("saml"), Counts: logins}),
 	}, numbers
 }
 
@@ -131,6 +133,10 @@ func openNode(c *config.Config, version string, devRootToken string, log *proces
 	if err != nil {
 		return nil, errors.Join(err, n.close())
 	}
+	devices, err := settings.AuditDevices(c)
+	if err != nil {
+		return nil, errors.Join(err, n.close())
+	}
 	plugins, err := newPlugins(c.Plugins, c.Storage.Path, version, log.Named("plugin"))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("plugins: %w", err), n.close())
@@ -153,8 +159,9 @@ func openNode(c *config.Config, version string, devRootToken string, log *proces
 		DefaultLeaseTTL: c.DefaultLeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL, Lockout: lockout,
 		UnauthenticatedMetrics: settings.UnauthenticatedMetrics(c), RootTokenID: devRootToken,
 		Loggers: log.Loggers, Config: c.Sanitized(), DataDir: c.Storage.Path, SnapshotRoot: c.Snapshots.LocalRoot,
-		AuditFiles: settings.AuditFiles(c), FreeSpace: server.FreeSpace{
+		AuditFiles: settings.AuditFiles(c), AuditDevices: devices, FreeSpace: server.FreeSpace{
 			WarnBelow: c.FreeSpaceWarning, WarnPercent: c.FreeSpacePercent, Minimum: c.Storage.FreeSpaceMinimum, Ballast: c.Storage.BallastSize,
+			Pending: machine.Pending,
 		},
 		Lifecycle: lifecycle.Options{
 			NodeID: id, ClusterAddr: c.ClusterAddr, APIAddr: c.APIAddr, ClusterName: c.ClusterName,
@@ -178,7 +185,7 @@ func openNode(c *config.Config, version string, devRootToken string, log *proces
 	}
 	n.api = httpapi.New(httpapi.Options{
 		Requests: n.server.Requests(), Backend: n.server, Logger: n.log, Observe: n.server.Metrics().Observe, UI: web,
-		MaxBodyBytes: l.MaxRequestBytes, Bodies: bodies, Timeout: l.MaxRequestDuration,
+		MaxBodyBytes: l.MaxRequestBytes, JSON: httpapi.JSONBounds(l.JSON), Bodies: bodies, Timeout: l.MaxRequestDuration,
 	})
 	return n, nil
 }

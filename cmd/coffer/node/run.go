@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"syscall"
 	"time"
@@ -21,7 +22,9 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/node/headers"
 	"github.com/coffer-project/coffer/cmd/coffer/node/process"
 	"github.com/coffer-project/coffer/cmd/coffer/node/registration"
+	"github.com/coffer-project/coffer/cmd/coffer/node/selfinit"
 	"github.com/coffer-project/coffer/cmd/coffer/node/settings"
+	"github.com/coffer-project/coffer/cmd/coffer/node/statsd"
 	"github.com/coffer-project/coffer/server/httpapi"
 	"golang.org/x/sync/errgroup"
 )
@@ -34,7 +37,8 @@ type Options struct {
 	Dev      dev.Options
 	// LogFormat and LogFile win over the configuration's likewise.
 	LogFormat, LogFile string
-	Version            string // of the product
+	Rotation           map[string]string // by key of the configuration, "": as it says
+	Version            string            // of the product
 
 	// Execute replaces the process image when the server is sealed. Without it the server goes on in the same process.
 	Execute  func(path string, args, env []string) error
@@ -45,6 +49,12 @@ type Options struct {
 func Run(ctx context.Context, o Options) error {
 	if err := process.Protect(); err != nil {
 		return fmt.Errorf("protecting the memory of this process: %w", err)
+	}
+	if o.Dev.Three {
+		if len(o.Config) > 0 {
+			return errors.New("-dev-ha configures its nodes itself: leave out -config, or start each node with it")
+		}
+		return o.Dev.RunThree(ctx, o.Err)
 	}
 	from, err := takeHandover()
 	if err != nil {
@@ -80,7 +90,7 @@ func Run(ctx context.Context, o Options) error {
 		log.Named("config").Warn(w)
 	}
 	next := &sealer{from: from, exec: o.Execute}
-	err = serve(ctx, cfg, o.Version, &devOpts, next, log, o.Err)
+	err = serve(ctx, cfg, o.Config, o.Version, &devOpts, next, log, o.Err)
 	if !errors.Is(err, errSealed) || ctx.Err() != nil {
 		return err
 	}
@@ -100,6 +110,9 @@ func loadConfig(o Options) (*config.Config, error) {
 		return nil, fmt.Errorf("the configuration has problems:\n%w", err)
 	}
 	cfg.LogFile = cmp.Or(o.LogFile, cfg.LogFile)
+	if err := cfg.Rotate(o.Rotation); err != nil {
+		return nil, err
+	}
 	if o.LogFormat != "" {
 		format, ok := config.LogFormat(o.LogFormat)
 		if !ok {
@@ -118,6 +131,8 @@ func check(cfg *config.Config, o Options) error {
 	_, err = settings.JoinTargets(cfg.Storage)
 	problems = append(problems, err)
 	_, err = settings.Lockout(cfg)
+	problems = append(problems, err)
+	_, err = settings.AuditDevices(cfg)
 	problems = append(problems, err)
 	if cfg.Registration != nil && os.Getenv("KUBERNETES_SERVICE_HOST") == "" {
 		cfg.Warnings = append(cfg.Warnings, "service_registration works in a pod of Kubernetes only")
@@ -145,7 +160,7 @@ const drainTime = 15 * time.Second
 
 // serve runs a node until ctx ends: first the listeners stop and drain, then the node hands over and leaves,
 // then the files close. A server that was sealed ends likewise, with errSealed, and next has what its successor needs.
-func serve(ctx context.Context, cfg *config.Config, version string, devOpts *dev.Options, next *sealer, log *process.Logs, stderr io.Writer) (err error) {
+func serve(ctx context.Context, cfg *config.Config, paths []string, version string, devOpts *dev.Options, next *sealer, log *process.Logs, stderr io.Writer) (err error) {
 	collectLessOften()
 	memory := process.LimitMemory(log.Named("server"))
 	hangups := make(chan os.Signal, 1)     // one that is pending stands for all
@@ -203,9 +218,22 @@ func serve(ctx context.Context, cfg *config.Config, version string, devOpts *dev
 	group.Go(func() error { register(stopping); return nil })
 	for _, l := range listeners {
 		l.http.Handler = l.front(n.front(), headers.Own(cfg, n.server.Node().ID()))
+		l.asks = n.server.WantsCertificates
 		group.Go(l.serve)
 	}
-	group.Go(func() error { return reloads(stopping, hangups, n, log, listeners) })
+	group.Go(func() error { return reloads(stopping, hangups, n, log, listeners, paths) })
+	if to := cmp.Or(cfg.Statsd.Address, cfg.Statsd.DogAddress); to != "" {
+		group.Go(func() error {
+			statsd.Run(stopping, statsd.Options{
+				Address: to, Every: cfg.Statsd.Every, Dog: cfg.Statsd.DogAddress != "", Tags: cfg.Statsd.Tags,
+				Values: n.server.Metrics().Values, Logger: log.Named("statsd"),
+			})
+			return nil
+		})
+	}
+	if cfg.Founds {
+		group.Go(func() error { return found(stopping, cfg, n) })
+	}
 	group.Go(func() error {
 		return start(stopping, n, devOpts, next.from, listeners[0], cfg.LogFormat == "json", stderr)
 	})
@@ -276,8 +304,32 @@ func start(ctx context.Context, n *node, devOpts *dev.Options, from *handover, l
 	return nil
 }
 
-// reloads reloads what can be, at each hangup.
-func reloads(ctx context.Context, hangups <-chan os.Signal, n *node, log *process.Logs, listeners []*listener) error {
+// found does what the initialize stanzas say.
+func found(ctx context.Context, cfg *config.Config, n *node) error {
+	others, err := settings.JoinTargets(cfg.Storage)
+	if err != nil {
+		return err
+	}
+	return selfinit.Run(ctx, selfinit.Options{
+		Requests: cfg.Initialize, Others: others, Node: n.server.Node(), API: n.api,
+		Marker: filepath.Join(cfg.Storage.Path, "initialize-incomplete"), Logger: n.log,
+	})
+}
+
+// declareAudit takes the audit stanzas as the files have them now.
+func declareAudit(ctx context.Context, n *node, paths []string) error {
+	if len(paths) == 0 {
+		return nil
+	}
+	devices, err := settings.LoadAudit(paths)
+	if err != nil {
+		return err
+	}
+	return n.server.DeclareAudit(ctx, devices)
+}
+
+// reloads reloads what can be, at each hangup. paths are of the configuration.
+func reloads(ctx context.Context, hangups <-chan os.Signal, n *node, log *process.Logs, listeners []*listener, paths []string) error {
 	for {
 		select {
 		case <-ctx.Done():
@@ -294,6 +346,7 @@ func reloads(ctx context.Context, hangups <-chan os.Signal, n *node, log *proces
 				attempt("reloading a certificate", l.reload())
 			}
 			attempt("reopening audit files", n.server.ReloadAudit())
+			attempt("applying the audit stanzas of the configuration", declareAudit(ctx, n, paths))
 			attempt("reopening the log", log.Reopen())
 			if !failed {
 				n.log.Info("reloaded certificates, audit files and the log")

@@ -542,8 +542,7 @@ func TestFaults(t *testing.T) {
 		t.Errorf("dropped after commit: %v, there: %v, when Then ran: %v", err, there("c"), seen.Load())
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	s.FailNext(1, "CreateUser", awstest.Fault{Delay: time.Hour})
-	time.AfterFunc(10*time.Millisecond, cancel)
+	s.Fail(func(awstest.Call) awstest.Fault { cancel(); return awstest.Fault{Delay: time.Hour} })
 	if _, err := c.CreateUser(ctx, &iam.CreateUserInput{UserName: aws.String("d")}); err == nil {
 		t.Error("a request with a delay of an hour was answered")
 	}

@@ -40,6 +40,8 @@ type Config struct {
 	// Confined devices write below the roots of Files only, and their prefix has few signs. Those of before that rule go on,
 	// with a warning: a device that ended at an upgrade would end the service with it.
 	Confined bool `json:"confined,omitempty"`
+	// Declared devices are those of the configuration. An absolute path of their file is the operator's own.
+	Declared bool `json:"declared,omitempty"`
 }
 
 // NewSalt returns a random salt.
@@ -80,7 +82,7 @@ func (c Config) Open(files Files) (Device, error) {
 	}
 	if c.Type == TypeFile && !o.stream() {
 		at, err := files.locate(o.filePath)
-		if !c.Confined && filepath.IsAbs(o.filePath) {
+		if (!c.Confined || c.Declared) && filepath.IsAbs(o.filePath) {
 			at, err = location{file: o.filePath, dataDir: files.DataDir}, nil
 		}
 		if err != nil {

@@ -28,8 +28,9 @@ type run struct {
 	logged chan struct{} // closed when its log has been read
 	err    error         // how it ended; set before ended is closed
 
-	mu  sync.Mutex
-	pid int // 0: it does not run
+	alone bool // in a PID namespace of its own
+	mu    sync.Mutex
+	pid   int // 0: it does not run
 }
 
 var _ runner.Runner = (*run)(nil)
@@ -68,7 +69,8 @@ func (r *run) Start(context.Context) error {
 		// The kernel ends the process with the thread that started it, so that it does not outlive a killed server.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
-		err := r.cmd.Start()
+		var err error
+		r.cmd, r.alone, err = start(r.cmd)
 		for _, f := range []any{r.cmd.Stdout, r.cmd.Stderr} { // the process's ends
 			f.(*os.File).Close()
 		}

@@ -20,6 +20,8 @@ func (u *User) group() string { return "" }
 
 func (p *Program) command(*User) (*exec.Cmd, error) { return nil, errLinux }
 
+func start(cmd *exec.Cmd) (*exec.Cmd, bool, error) { return cmd, false, errLinux }
+
 func limitMemory(int, uint64) {}
 
 func awaitEnd(int) {}

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/mount"
@@ -246,7 +247,9 @@ func refusedAs(t *testing.T, err error, kind engines.Kind) {
 	}
 }
 
-func TestRemount(t *testing.T) {
+func TestRemount(t *testing.T) { synctest.Test(t, remounts) }
+
+func remounts(t *testing.T) {
 	m := newRig(t)
 	m.must("root", nil, engines.Update, "mounts/a", `{"type":"kv"}`)
 	m.must("n1", nil, engines.Update, "auth/u", `{"type":"userpass"}`)
@@ -283,4 +286,14 @@ func TestRemount(t *testing.T) {
 	}
 	_, err := m.in("root", nil, engines.Read, "remount/status/none", "")
 	refusedAs(t, err, engines.KindNotFound)
+
+	// An active node carries moves out; then the response comes after the end.
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go m.table.Run(ctx)
+	id := m.must("root", nil, engines.Update, "remount", `{"from":"ns1/d","to":"e"}`)["migration_id"].(string)
+	info := m.must("root", nil, engines.Read, "remount/status/"+id, "")["migration_info"].(map[string]any)
+	if info["status"] != mount.Success {
+		t.Errorf("after the response the move is %s", info["status"])
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/mount"
@@ -40,7 +41,30 @@ func (p Paths) remount(ctx context.Context, req *engines.Request, in *remountInp
 	if err != nil {
 		return nil, err
 	}
+	if err := p.awaitMove(ctx, namespaceOf(req), id); err != nil {
+		return nil, err
+	}
 	return &engines.Response{Data: map[string]any{"migration_id": id}}, nil
+}
+
+// awaitMove waits, for two seconds at most, until a move has ended: many clients use the new path without asking for the status.
+func (p Paths) awaitMove(ctx context.Context, namespace, id string) error {
+	enough := time.After(2 * time.Second)
+	again := time.NewTicker(5 * time.Millisecond)
+	defer again.Stop()
+	for {
+		m, err := p.Table.Migration(ctx, namespace, id)
+		if err != nil || m.Status != mount.InProgress {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil // the move goes on
+		case <-enough:
+			return nil
+		case <-again.C:
+		}
+	}
 }
 
 // mountPlace splits the path of a mount into the namespace's id and the clean path in it.

@@ -41,7 +41,7 @@ func TestLive(t *testing.T) {
 		Dir: "testdata/live", Setup: setup(t),
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"dev-server": devServer, "server": startServer, "stop-server": stopServer,
-			"capture": capture, "eventually": eventually, "totp": totpCode, "page": writePage,
+			"capture": capture, "eventually": eventually, "totp": totpCode, "page": writePage, "client-cert": clientCert(t),
 			"awstest": clouds.start,
 			"places":  places.start, "place-put": places.put, "place-get": places.get,
 			"idp": providers.start, "idp-user": providers.setUser, "idp-begin": providers.begin,

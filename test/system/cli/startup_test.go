@@ -103,7 +103,7 @@ storage "raft" { path = %q }
 	}
 }
 
-// A server outlives whoever read its log.
+// A server outlives the reader of its log.
 func TestReaderOfTheLogIsGone(t *testing.T) {
 	dir := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)

@@ -386,6 +386,12 @@ func (x *tour) remount(t *testing.T) {
 		same(t, "data", data(t)(c.read(b + "/data/x"))["data"], any(want))
 		absent(t, 400)(c.read(a + "/data/x"))
 	})
+	t.Run("at once", func(t *testing.T) {
+		_, err := c.startRemount(b, a)
+		noErr(t, err)
+		same(t, "data", data(t)(c.read(a + "/data/x"))["data"], any(want))
+		x.moved(t, c, a, b)
+	})
 	t.Run("into a namespace and back", func(t *testing.T) {
 		x.moved(t, c, b, ns+"/inner")
 		same(t, "inside", data(t)(c.in(ns).read("inner/data/x"))["data"], any(want))

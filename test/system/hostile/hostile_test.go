@@ -38,7 +38,7 @@ var open = []string{
 	"GET /identity/oidc/plugins/.well-known/keys", "GET /identity/oidc/plugins/.well-known/openid-configuration",
 	"GET /auth/sso/go/{code}", "GET /auth/sso/metadata",
 	"LIST /sys/internal/ui/unauthenticated-messages/",
-	"POST /auth/machines/login", "POST /auth/people/login/{username}",
+	"POST /auth/certs/login", "POST /auth/machines/login", "POST /auth/people/login/{username}",
 	"POST /auth/sso/callback", "POST /auth/sso/go/{code}", "POST /auth/sso/sso_service_url", "POST /auth/sso/token",
 	"POST /sys/init", "POST /sys/mfa/validate",
 	"POST /sys/storage/raft/bootstrap/answer", "POST /sys/storage/raft/bootstrap/challenge",
@@ -53,7 +53,7 @@ var targets = []struct{ prefix, value string }{
 	{"/sys/audit/", "trail"}, {"/sys/audit-hash/", "trail"}, {"/sys/config/auditing/request-headers/", "x-kept"},
 	{"/sys/config/ui/headers/", "X-Kept"}, {"/sys/loggers/", "cluster"}, {"/sys/pprof/", "heap"}, {"/sys/quotas/rate-limit/", "rate"},
 	{"/sys/quotas/lease-count/", "leases"}, {"/sys/namespaces/", "child"}, {"/identity/entity/name/", "somebody"},
-	{"/identity/group/name/", "team"}, {"/auth/people/", "bob"}, {"/auth/machines/", "app"}, {"/auth/sso/", "staff"}, {"/sys/replication/", "eu"}, {"/sys/sync/destinations/", "store"}, {"/sys/sync/", "kv2"},
+	{"/identity/group/name/", "team"}, {"/auth/people/", "bob"}, {"/auth/machines/", "app"}, {"/auth/certs/crls/", "ca"}, {"/auth/certs/certs/", "web"}, {"/auth/sso/", "staff"}, {"/sys/replication/", "eu"}, {"/sys/sync/destinations/", "store"}, {"/sys/sync/", "kv2"},
 	{"/kv1/", "a/b"}, {"/kv2/", "a/b"}, {"/cubbyhole/", "a/b"}, {"/", "a"},
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coffer-project/coffer/engines/cert/certtest"
 	"github.com/coffer-project/coffer/engines/cloud/awstest"
 	"github.com/coffer-project/coffer/engines/saml/samltest"
 	"github.com/coffer-project/coffer/test/harness"
@@ -76,6 +77,10 @@ func (p *place) seed(t *testing.T) {
 	p.mustDo(t, "POST", "sys/mounts/kv1", fields{"type": "kv"})
 	p.mustDo(t, "POST", "sys/auth/people", fields{"type": "userpass"})
 	p.mustDo(t, "POST", "sys/auth/machines", fields{"type": "approle"})
+	ca := certtest.New(t, "ca")
+	p.mustDo(t, "POST", "sys/auth/certs", fields{"type": "cert"})
+	p.mustDo(t, "POST", "auth/certs/certs/web", fields{"certificate": ca.PEM(), "token_policies": "mine"})
+	p.mustDo(t, "POST", "auth/certs/crls/ca", fields{"crl": ca.Revoke()})
 	p.seedSAML(t)
 	p.mustDo(t, "POST", "sys/namespaces/child", nil)
 	p.mustDo(t, "POST", "sys/policies/acl/mine", fields{"policy": `path "kv2/*" { capabilities = ["read"] }`})
@@ -140,12 +145,12 @@ func (p *place) dump(t *testing.T) map[string]any {
 	read := []string{
 		"sys/mounts", "sys/auth", "sys/policies/acl/mine", "sys/policies/acl/default", "sys/mounts/kv2/tune", "sys/auth/token/tune",
 		"kv2/config", "kv2/data/a/b", "kv2/metadata/a/b", "kv1/a/b", "cubbyhole/a/b", "auth/token/roles/role", "auth/people/users/bob",
-		"auth/machines/role/app", "auth/sso/config", "auth/sso/role/staff", "identity/entity/name/somebody", "identity/group/name/team", "sys/namespaces/child",
+		"auth/machines/role/app", "auth/certs/config", "auth/certs/certs/web", "auth/certs/crls/ca", "auth/sso/config", "auth/sso/role/staff", "identity/entity/name/somebody", "identity/group/name/team", "sys/namespaces/child",
 		"sys/sync/destinations/cloud1-sm/store", "sys/sync/destinations/cloud1-sm/store/associations", "sys/sync/associations/kv2/a/b",
 	}
 	list := []string{
 		"sys/policies/acl", "kv2/metadata", "kv1", "cubbyhole", "auth/token/accessors", "auth/token/roles", "auth/people/users", "auth/machines/role",
-		"auth/machines/role/app/secret-id", "auth/sso/role", "identity/entity/id", "identity/group/id", "identity/entity-alias/id", "sys/namespaces",
+		"auth/machines/role/app/secret-id", "auth/certs/certs", "auth/certs/crls", "auth/sso/role", "identity/entity/id", "identity/group/id", "identity/entity-alias/id", "sys/namespaces",
 		"sys/sync/destinations", "sys/sync/associations",
 	}
 	if p.ns == "" {

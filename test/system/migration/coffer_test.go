@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/coffer-project/coffer/engines/cert/certtest"
 	"github.com/coffer-project/coffer/test/harness"
 )
 
@@ -63,6 +64,9 @@ func populate(p place) {
 	p.write("sys/auth/sso", fields{"type": "saml"})
 	p.write("auth/sso/config", fields{"entity_id": "https://coffer.example", "acs_urls": "https://coffer.example/v1/auth/sso/callback", "idp_metadata_url": "https://idp.example/metadata", "default_role": "staff"})
 	p.write("auth/sso/role/staff", fields{"bound_subjects": "*@example.com", "bound_subjects_type": "glob", "bound_attributes": fields{"group": "a,b"}, "token_policies": "app"})
+	p.write("sys/auth/certs", fields{"type": "cert"})
+	p.write("auth/certs/config", fields{"disable_binding": true})
+	p.write("auth/certs/certs/web", fields{"certificate": certtest.New(p.t, "ca").PEM(), "allowed_dns_sans": "*.example.com", "policies": "app", "ttl": "10m"})
 	p.write("auth/token/roles/ci", fields{"allowed_policies": "app", "orphan": true, "token_period": "1h"})
 	p.write("team/sys/auth/people", fields{"type": "userpass"})
 	p.write("team/auth/people/users/bob", fields{"password": "bob", "token_policies": "team"})
@@ -387,9 +391,26 @@ func follow(t *testing.T, m *mover, a, b place) {
 		t.Errorf("the namespace has %v", team["custom_metadata"])
 	}
 	a.do(0, "DELETE", "apps/metadata/new1", a.c.RootToken, nil)
-	r = m.run(0)
-	r.reason(t, "gone", "secret", "", "apps/new1")
+	a.do(0, "DELETE", "old/a/b", a.c.RootToken, nil)
+	a.do(0, "DELETE", "apps/metadata/states", a.c.RootToken, nil)
+	b.write("apps/metadata/states", fields{"custom_metadata": fields{"changed": "here"}})
+	for _, r := range []report{m.run(0), m.run(2, "-verify")} {
+		r.reason(t, "gone", "secret", "", "apps/new1")
+		r.reason(t, "gone", "secret", "", "apps/states")
+		r.reason(t, "gone", "secret", "", "old/a/b")
+	}
+	m.run(0, "-plan", "-delete-gone").reason(t, "delete", "secret", "", "apps/new1")
+	b.read("apps/metadata/new1")
+	r = m.run(0, "-delete-gone")
+	r.reason(t, "delete", "secret", "", "apps/new1")
+	r.reason(t, "gone", "secret", "", "old/a/b") // of version 1 it is not known whether it has changed
+	r.reason(t, "gone", "secret", "", "apps/states")
+	b.do(404, "GET", "apps/metadata/new1", b.c.RootToken, nil)
+	m.run(0, "-delete-gone", "-overwrite")
 	m.run(0, "-verify")
+	if again := m.run(0); again.Totals["secret"]["gone"] != 0 {
+		t.Errorf("what is deleted at both ends is reported: %v", again.Totals)
+	}
 }
 
 // namespace moves one namespace, with that below it, to another place.

@@ -24,6 +24,7 @@ type standIn struct {
 	requests map[string]int // by method, namespace and path
 	late     atomic.Bool    // the third request is rejected as too fast, the fifth is not served
 	served   atomic.Int32
+	expires  atomic.Int32      // after how many requests the token does, 0: never
 	own      map[string]string // responses in place of others
 }
 
@@ -129,7 +130,7 @@ func (s *standIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		data, there = own, true
 	}
 	switch {
-	case r.Header.Get("X-Vault-Token") != standInToken:
+	case r.Header.Get("X-Vault-Token") != standInToken, s.expires.Load() > 0 && n > s.expires.Load():
 		answer(403, `{"errors":["permission denied"]}`)
 	case r.Method != "GET":
 		answer(405, `{"errors":["unsupported operation"]}`)
@@ -184,6 +185,12 @@ func TestImportFromFamily(t *testing.T) {
 			t.Errorf("%s %s: %q, want …%s…", c.kind, c.name, reason, c.reason)
 		}
 	}
+	s.expires.Store(s.served.Load() + 20)
+	out, _ := m.command(t.Context()).CombinedOutput()
+	if !strings.Contains(string(out), "takes its token no longer") || strings.Contains(string(out), "Success") {
+		t.Errorf("with a token that expires in the middle the command says %s", out)
+	}
+	s.expires.Store(0)
 	r := m.run(0)
 	for kind, actions := range r.Totals {
 		if actions["failed"]+actions["conflict"] > 0 {

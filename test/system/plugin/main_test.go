@@ -60,6 +60,14 @@ func register(n *harness.Node, kind, name string, args ...string) {
 	n.MustDo("PUT", "/v1/sys/plugins/catalog/"+kind+"/"+name, map[string]any{"sha256": sum, "command": "testplugin", "args": args, "env": []string{"ONLY=this"}})
 }
 
+// client is the command line, for a node of a cluster.
+func client(t *testing.T, c *harness.Cluster, n *harness.Node, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), harness.Binary(t), args...)
+	cmd.Env = []string{"HOME=" + t.TempDir(), "COFFER_ADDR=" + n.URL, "COFFER_CACERT=" + c.CAFile, "PATH=" + os.Getenv("PATH")}
+	return cmd
+}
+
 // do sends a request, and fails the test unless the status is the wanted one.
 func do(t *testing.T, n *harness.Node, want int, method, path, token string, body any) harness.Answer {
 	t.Helper()

@@ -95,7 +95,7 @@ type reader struct {
 	leader *harness.Node // as far as is known
 }
 
-// read asks again, after looking for the active node, if the answer is not as wanted.
+// read asks again, after looking for the active node, if the answer is not as wanted. On a busy machine there may be none for a moment.
 func (r *reader) read(t *testing.T, path string, is func(status int, data object) bool) (status int, data object) {
 	t.Helper()
 	if r.leader != nil {
@@ -103,8 +103,13 @@ func (r *reader) read(t *testing.T, path string, is func(status int, data object
 			return status, data
 		}
 	}
-	r.leader = r.Leader()
-	status, data, _ = request(t, r.Cluster, r.leader, "GET", path, nil)
+	harness.Await(t, "an answer about "+path, time.Minute, func() error {
+		r.leader = r.Leader()
+		if status, data, _ = request(t, r.Cluster, r.leader, "GET", path, nil); status >= 500 {
+			return fmt.Errorf("status %d", status)
+		}
+		return nil
+	})
 	return status, data
 }
 
@@ -141,6 +146,18 @@ func (p *pair) put(c *harness.Cluster, n *harness.Node, path, value string) {
 		return nil
 	})
 	p.secrets[path] = value
+}
+
+// settled sends a request to the active node until its outcome is known: on a busy machine the leader may be lost meanwhile.
+func (p *pair) settled(c *harness.Cluster, method string, path func() string, body any) (status int, data object, a harness.Answer) {
+	p.Helper()
+	harness.Await(p.T, "an outcome", time.Minute, func() error {
+		if status, data, a = request(p.T, c, c.Leader(), method, path(), body); status >= 500 {
+			return fmt.Errorf("status %d: %.200s", status, a.Body)
+		}
+		return nil
+	})
+	return status, data, a
 }
 
 // everywhere checks that each node of the cluster has every secret below the mounts.
@@ -265,44 +282,52 @@ func (p *pair) logins(t *testing.T) {
 // too slow, responds before it has what was written; then a linearizable read finds it.
 func (p *pair) forwardedWrites(t *testing.T) {
 	late := 0
+	readBack := func(n *harness.Node, path, value string) {
+		t.Helper()
+		if _, data, _ := request(t, p.secondary, n, "GET", path, nil); data["value"] == value {
+			return
+		}
+		late++
+		if _, data, a := request(t, p.secondary, n, "GET", path, nil, "X-Vault-Consistency", "linearizable"); data["value"] != value {
+			t.Errorf("%s, right after it was written there, on %s: status %d: %.200s", path, n.ID, a.Status, a.Body)
+		}
+	}
 	for i, n := range p.secondary.Nodes {
 		path, value := fmt.Sprintf("a/from-%d", i), "by way of "+n.ID
 		p.put(p.secondary, n, path, value)
-		if _, data, _ := request(t, p.secondary, n, "GET", path, nil); data["value"] != value {
-			late++
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			defer cancel()
-			a, err := n.Do(ctx, "GET", "/v1/"+path, p.secondary.RootToken, nil, "X-Vault-Consistency", "linearizable")
-			if err != nil || !strings.Contains(string(a.Body), value) {
-				t.Errorf("%s, right after it was written there, on %s: %v, status %d: %.200s", path, n.ID, err, a.Status, a.Body)
-			}
-		}
+		readBack(n, path, value)
 		if _, data, _ := request(t, p.primary, p.primary.Leader(), "GET", path, nil); data["value"] != value {
 			t.Errorf("%s on the primary reads %v", path, data)
 		}
 	}
-	if late > 1 {
-		t.Errorf("%d of %d nodes did not have what was written through them", late, len(p.secondary.Nodes))
-	}
 	for i := range 20 {
 		p.put(p.secondary, p.secondary.Leader(), "b/again", fmt.Sprint(i))
-		if _, data, _ := request(t, p.secondary, p.secondary.Leader(), "GET", "b/again", nil); data["value"] != fmt.Sprint(i) {
-			t.Fatalf("write %d reads %v", i, data)
-		}
+		readBack(p.secondary.Leader(), "b/again", fmt.Sprint(i))
+	}
+	if late > 3 {
+		t.Errorf("%d times a node of the secondary did not have what was written through it", late)
 	}
 	// Versioned secrets answer what the engine made of the write.
-	data := must(t, p.secondary, p.secondary.Leader(), "POST", "v2/data/app", object{"data": object{"value": "1"}})
+	path, tries := "", 0
+	status, data, a := p.settled(p.secondary, "POST", func() string {
+		path = fmt.Sprintf("v2/data/app%d", tries) // the one before may have its first version
+		tries++
+		return path
+	}, object{"data": object{"value": "1"}})
 	if data["version"] != float64(1) {
-		t.Errorf("a forwarded write of a versioned secret answered %v", data)
+		t.Errorf("a forwarded write of a versioned secret answered %d %.200s", status, a.Body)
 	}
-	status, _, a := request(t, p.secondary, p.secondary.Leader(), "POST", "v2/data/app", object{"data": object{"value": "2"}, "options": object{"cas": 7}})
+	same := func(path string) func() string { return func() string { return path } }
+	status, _, a = p.settled(p.secondary, "POST", same(path), object{"data": object{"value": "2"}, "options": object{"cas": 7}})
 	if status != 400 {
 		t.Errorf("a wrong check-and-set over the secondary: status %d: %.200s", status, a.Body)
 	}
-	must(t, p.secondary, p.secondary.Leader(), "POST", "sys/mounts/made-there", object{"type": "kv"})
+	p.secondary.Create("/v1/sys/mounts/made-there", object{"type": "kv"})
 	p.put(p.secondary, p.secondary.Leader(), "made-there/x", "made on the primary")
 	p.everywhere(p.primary, "made-there")
-	must(t, p.secondary, p.secondary.Leader(), "DELETE", "sys/mounts/made-there", nil)
+	if status, _, a := p.settled(p.secondary, "DELETE", same("sys/mounts/made-there"), nil); status >= 300 {
+		t.Fatalf("unmounting over the secondary: status %d: %.200s", status, a.Body)
+	}
 	delete(p.secrets, "made-there/x")
 	for _, c := range []*harness.Cluster{p.primary, p.secondary} {
 		eventually(t, c, c.Leader(), "made-there/x", gone)
@@ -331,7 +356,9 @@ func (p *pair) upgrade(t *testing.T) {
 	must(t, p.primary, p1, "POST", "sys/mounts/old", object{"type": "kv", "options": object{"version": "1"}})
 	const secrets = 200
 	for i := range secrets {
-		must(t, p.primary, p1, "POST", fmt.Sprintf("old/%03d", i), object{"value": strconv.Itoa(i)})
+		path := fmt.Sprintf("old/%03d", i)
+		p.put(p.primary, p1, path, strconv.Itoa(i))
+		delete(p.secrets, path) // it will have another one
 	}
 	eventually(t, p.secondary, s2, fmt.Sprintf("old/%03d", secrets-1), holds(strconv.Itoa(secrets-1)))
 	must(t, p.secondary, s1, "POST", "sys/mounts/old/tune", object{"options": object{"version": "2"}})

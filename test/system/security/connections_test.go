@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coffer-project/coffer/engines/cert/certtest"
 	"github.com/coffer-project/coffer/test/harness"
 )
 
@@ -24,6 +25,17 @@ type wire struct {
 
 // wireTo connects from an address of this machine. first is sent before TLS begins.
 func wireTo(t *testing.T, c *harness.Cluster, n *harness.Node, from, first string) *wire {
+	t.Helper()
+	return wired(t, c, n, from, first, nil)
+}
+
+// wireWith is wireTo for a client with a certificate, unless that is nil.
+func wireWith(t *testing.T, c *harness.Cluster, n *harness.Node, from string, cert *certtest.Client) *wire {
+	t.Helper()
+	return wired(t, c, n, from, "", cert)
+}
+
+func wired(t *testing.T, c *harness.Cluster, n *harness.Node, from, first string, cert *certtest.Client) *wire {
 	t.Helper()
 	u, err := url.Parse(n.URL)
 	if err != nil {
@@ -41,6 +53,9 @@ func wireTo(t *testing.T, c *harness.Cluster, n *harness.Node, from, first strin
 	}
 	config := clientTLS(c)
 	config.ServerName = u.Hostname()
+	if cert != nil {
+		config.Certificates = []tls.Certificate{cert.TLS()}
+	}
 	conn := tls.Client(raw, config)
 	return &wire{conn, bufio.NewReader(conn)}
 }

@@ -17,17 +17,21 @@ func (m *migration) finish(report *move.Report, written int) error {
 	if err := m.print(report, written); err != nil {
 		return err
 	}
+	gone := report.Of(move.Gone)
 	switch conflicts, failed := report.Of(move.Conflict), report.Of(move.Failed); {
 	case m.mode == move.Plan:
 		return nil
 	case m.mode == move.Verify:
-		if n := report.Of(move.Different, move.Missing); n+failed > 0 {
-			return command.ServerErrorf("%d things are not the same at both servers, %d could not be compared", n, failed)
+		if n := report.Of(move.Different, move.Missing); n+gone+failed > 0 {
+			return command.ServerErrorf("%d things are not the same at both servers, %d are gone from the source and still here, %d could not be compared", n, gone, failed)
 		}
 		c.Sayf("Everything that was imported is the same at both servers.")
 	case conflicts+failed > 0:
 		return command.ServerErrorf("%d things are in conflict with what is at the destination, %d failed: see the list. -overwrite replaces what differs; a run with the same ledger goes on with the rest", conflicts, failed)
 	default:
+		if gone > 0 {
+			c.Warnf("%d secrets that came once are not at the source any more, and stay here: see the list", gone)
+		}
 		c.Sayf("Success! Run it again with -ledger=%s to bring what changes, and with -verify to compare both servers.", c.String("ledger"))
 	}
 	return nil

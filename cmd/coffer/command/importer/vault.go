@@ -64,6 +64,8 @@ policies. The source is only read. -plan shows what comes and what cannot, and w
 The ledger is a file, without values of secrets, that says what is done: a run that was interrupted goes on where it ended, and a later one
 brings what has changed since. What is at the destination already and differs is reported and left as it is, unless -overwrite is given.
 
+Secrets that came once and are not at the source any more are reported as gone, and stay unless -delete-gone is given.
+
 -verify compares both servers, also the data of secrets, and prints none. -follow goes on until it is interrupted, so that the switch to the
 new cluster takes no longer than the last changes. The exit status is 2 if there are conflicts or failures, or -verify finds differences.
 
@@ -81,6 +83,7 @@ Examples:
 			&cli.DurationFlag{Name: "interval", Value: 10 * time.Second, Usage: "with -follow: `DURATION` between two looks at the source"},
 			&cli.StringFlag{Name: "ledger", Value: "coffer-import.jsonl", Usage: "`FILE` that says what is done"},
 			&cli.BoolFlag{Name: "overwrite", Usage: "replace what differs at the destination"},
+			&cli.BoolFlag{Name: "delete-gone", Usage: "delete secrets that came once, have not changed here, and are not at the source any more"},
 			&cli.BoolFlag{Name: "secrets-only", Usage: "only secrets, into mounts that are there"},
 			&cli.StringSliceFlag{Name: "mount", Usage: "only the secrets of the mount `PATH`, with its namespace; repeatable"},
 		),
@@ -128,7 +131,7 @@ func run(ctx context.Context, c *command.Call) error {
 	m.bar = progress.New(c.Err, command.IsTerminal(c.Err))
 	m.copier = &secrets.Copier{
 		Source: m.source, Destination: m.destination, Ledger: m.ledger, Bar: m.bar, Mode: m.mode,
-		Overwrite: c.Bool("overwrite"), Workers: c.Int("concurrency"),
+		Overwrite: c.Bool("overwrite"), DeleteGone: c.Bool("delete-gone"), Workers: c.Int("concurrency"),
 	}
 	err = m.passes(ctx)
 	return errors.Join(err, m.ledger.Close())
@@ -155,11 +158,10 @@ func (m *migration) check() error {
 
 // connect tries both tokens.
 func (m *migration) connect(ctx context.Context) error {
-	const self = "auth/token/lookup-self"
-	if err := m.source.Check(ctx, self); err != nil {
+	if err := m.source.Check(ctx, source.Self); err != nil {
 		return command.ServerErrorf("%w", err)
 	}
-	_, err := m.call.Send(ctx, command.Request{Method: http.MethodGet, Path: self, Plain: true})
+	_, err := m.call.Send(ctx, command.Request{Method: http.MethodGet, Path: source.Self, Plain: true})
 	return err
 }
 
@@ -178,25 +180,32 @@ func (m *migration) cluster(ctx context.Context) string {
 // passes goes over the source once, or again and again.
 func (m *migration) passes(ctx context.Context) error {
 	follow := m.call.Bool("follow") || m.call.Bool("follow-until-idle")
-	written, report := 0, &move.Report{}
+	written, gone, report := 0, 0, &move.Report{}
 	for {
 		latest := &move.Report{}
 		err := m.pass(ctx, latest)
 		m.bar.End()
-		if err != nil {
-			if follow && ctx.Err() != nil {
-				return m.finish(report, written)
-			}
+		switch {
+		case err == nil:
+			report = latest
+		case follow && ctx.Err() != nil:
+			return m.finish(report, written)
+		case m.call.Bool("follow") && (source.Away(err) || command.Passing(err)):
+			m.call.Warnf("%s %v", time.Now().Format(time.TimeOnly), err)
+		default:
 			return err
 		}
-		report = latest
-		changed := report.Of(move.Create, move.Update, move.Overwrite)
+		changed := latest.Of(move.Create, move.Update, move.Overwrite, move.Delete)
 		written += changed
-		if !follow || changed == 0 && m.call.Bool("follow-until-idle") {
+		if !follow || err == nil && changed == 0 && m.call.Bool("follow-until-idle") {
 			return m.finish(report, written)
 		}
 		if changed > 0 {
 			m.call.Warnf("%s changes that came over: %d", time.Now().Format(time.TimeOnly), changed)
+		}
+		if n := report.Of(move.Gone); n != gone {
+			gone = n
+			m.call.Warnf("%s secrets that are not at the source any more, and stay here: %d", time.Now().Format(time.TimeOnly), gone)
 		}
 		select {
 		case <-ctx.Done():

@@ -32,7 +32,8 @@ and stored, or with -no-store or -token-only printed as it is.
 
 The method "saml" signs you in with a browser, on this machine or another: coffer auth help saml lists its arguments. Its role and path
 are remembered for the next login to the same server. The method "oidc" does so, too: the provider sends your browser back to
-localhost:8250, or the port of port=N, which the role has to allow. The method "kubernetes" takes the token of the pod that it runs in.
+localhost:8250, or the port of port=N, which the role has to allow. The method "kubernetes" takes the token of the pod that it runs in,
+and "cert" the certificate of -client-cert with the key of -client-key.
 
 Examples:
 
@@ -42,6 +43,7 @@ Examples:
   $ coffer login -method=saml role=dev
   $ coffer login -method=oidc role=dev
   $ coffer login -method=kubernetes role=app
+  $ coffer login -method=cert -client-cert=web.pem -client-key=web.key name=web
   $ coffer login -method=approle role_id=@role_id secret_id=@secret_id
   $ coffer login -method=userpass -path=staff -token-only username=ada password=- <password`,
 		Flags: []cli.Flag{

@@ -46,11 +46,16 @@ func loginOIDC(ctx context.Context, c *command.Call) (*command.Response, error) 
 		text[name] = s
 	}
 	mount := cmp.Or(strings.TrimPrefix(command.CleanPath(c.String("path")), "auth/"), "oidc")
+	codes, err := factorCodes(ctx, c)
+	if err != nil {
+		return nil, err
+	}
 	client, err := c.Connect()
 	if err != nil {
 		return nil, err
 	}
 	client.ClearToken()
+	client.SetMFACreds(codes)
 
 	listener, err := net.Listen("tcp", net.JoinHostPort(cmp.Or(text["listenaddress"], oidcHost), cmp.Or(text["port"], oidcPort)))
 	if err != nil {
@@ -80,31 +85,54 @@ func loginOIDC(ctx context.Context, c *command.Call) (*command.Response, error) 
 	if why := browser.Unusable(); why == "" && text["skip_browser"] != "true" {
 		browser.Open(page)
 	}
-	query, err := awaitCallback(ctx, listener)
+	query, posted, err := awaitCallback(ctx, listener)
 	if err != nil {
 		return nil, err
 	}
+	path := command.AuthPrefix + mount + "/oidc/callback"
+	if posted != nil { // oidc_response_mode=form_post: the server gets the form first
+		_, err := c.Send(ctx, command.Request{Method: http.MethodPost, Path: path, Body: posted, Raw: true})
+		if err != nil && command.StatusOf(err) != http.StatusBadRequest { // which the method also says of a form that it has taken
+			return nil, loginRefused(err, mount, nil)
+		}
+	}
 	query.Set("client_nonce", nonce)
-	a, err := c.Send(ctx, command.Request{Method: http.MethodGet, Path: command.AuthPrefix + mount + "/oidc/callback", Query: query})
+	a, err := c.Send(ctx, command.Request{Method: http.MethodGet, Path: path, Query: query})
 	if err != nil {
 		return nil, loginRefused(err, mount, nil)
 	}
 	return a, nil
 }
 
-// awaitCallback waits for the browser, and returns what the provider has sent with it.
-func awaitCallback(ctx context.Context, listener net.Listener) (url.Values, error) {
-	arrived := make(chan url.Values, 1)
+// maxCallback limits a form that the provider has a browser post.
+const maxCallback = 1 << 20
+
+// awaitCallback waits for the browser, and returns what the provider has sent with it; posted is that as an object if it was a form.
+func awaitCallback(ctx context.Context, listener net.Listener) (query url.Values, posted map[string]any, err error) {
+	type callback struct {
+		query  url.Values
+		posted map[string]any
+	}
+	arrived := make(chan callback, 1)
 	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		query := r.URL.Query()
-		if r.URL.Path != oidcPath || query.Get("state") == "" {
+		got := callback{query: r.URL.Query()}
+		if r.Method == http.MethodPost {
+			r.Body = http.MaxBytesReader(w, r.Body, maxCallback)
+			r.ParseForm() //nolint:errcheck // there is no state, then
+			got = callback{r.PostForm, map[string]any{}}
+			for name := range r.PostForm {
+				got.posted[name] = r.PostForm.Get(name)
+			}
+			r.PostForm.Del("id_token") // which is in no URL
+		}
+		if r.URL.Path != oidcPath || got.query.Get("state") == "" {
 			http.NotFound(w, r)
 			return
 		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		fmt.Fprintln(w, "You can close this page and return to the terminal.")
 		select {
-		case arrived <- query:
+		case arrived <- got:
 		default: // another was first
 		}
 	})}
@@ -115,15 +143,15 @@ func awaitCallback(ctx context.Context, listener net.Listener) (url.Values, erro
 		server.Shutdown(stop) //nolint:errcheck // the process ends soon
 	}()
 	select {
-	case query := <-arrived:
-		if text := query.Get("error"); text != "" {
-			raw, _ := json.Marshal(text + " " + query.Get("error_description"))
-			return nil, command.ServerErrorf("the provider refused the login: %s", raw)
+	case got := <-arrived:
+		if text := got.query.Get("error"); text != "" {
+			raw, _ := json.Marshal(text + " " + got.query.Get("error_description"))
+			return nil, nil, command.ServerErrorf("the provider refused the login: %s", raw)
 		}
-		return query, nil
+		return got.query, got.posted, nil
 	case <-time.After(oidcLoginTime):
-		return nil, command.ServerErrorf("the login was not completed in %v", oidcLoginTime)
+		return nil, nil, command.ServerErrorf("the login was not completed in %v", oidcLoginTime)
 	case <-ctx.Done():
-		return nil, errors.New("the login was interrupted")
+		return nil, nil, errors.New("the login was interrupted")
 	}
 }

@@ -47,6 +47,16 @@ Methods are made with:
   $ coffer auth enable saml
   $ coffer saml config -metadata=idp.xml
   $ coffer write auth/saml/role/dev bound_attributes=groups=dev token_policies=app`,
+	"cert": `Logging in with cert is for programs that have a TLS client certificate of a CA that a role trusts, and its key:
+
+  $ coffer login -method=cert -client-cert=web.pem -client-key=web.key name=web
+
+name=ROLE may be left out: the first role that accepts the certificate is taken. COFFER_CLIENT_CERT and COFFER_CLIENT_KEY do for the flags.
+
+Roles are made with:
+
+  $ coffer auth enable cert
+  $ coffer write auth/cert/certs/web certificate=@ca.pem allowed_common_names='*.example.com' token_policies=app`,
 	"approle": `Logging in with approle is for programs. It takes the id of a role and one of the role's secret ids:
 
   $ coffer login -method=approle role_id=@role_id secret_id=@secret_id

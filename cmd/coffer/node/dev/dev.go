@@ -16,6 +16,7 @@ import (
 // Options are the -dev flags.
 type Options struct {
 	On        bool
+	Three     bool // three nodes, by RunThree
 	RootToken string
 	Listen    string
 	Dir       string
@@ -55,6 +56,9 @@ func (d *Options) Apply(c *config.Config, used Dirs) (cleanup func(), err error)
 		}
 		made = append(made, *dir)
 		return nil
+	}
+	if len(c.Initialize) > 0 {
+		return cleanup, errors.New("initialize is for servers that last: leave it out, or -dev, which shows its root token")
 	}
 	c.Storage.Path = d.Dir
 	if err := temporary(&c.Storage.Path, used.Data); err != nil {

@@ -181,7 +181,7 @@ func version(mount map[string]any) any {
 }
 
 // builtIn are the types of auth methods that every Coffer has.
-var builtIn = []string{"approle", "userpass", "saml"}
+var builtIn = []string{"approle", "cert", "userpass", "saml"}
 
 func (v *Inventory) methods(ctx context.Context) ([]*move.Object, error) {
 	plugins, err := v.plugins(ctx)

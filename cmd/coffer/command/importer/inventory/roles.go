@@ -24,6 +24,7 @@ type method struct {
 var methods = map[string]method{
 	"token":      {roles: "roles", kind: "token role"},
 	"approle":    {roles: "role", kind: "approle role"},
+	"cert":       {roles: "certs", kind: "cert role", config: true, note: "revocation lists cannot be read: write them to crls/ again"},
 	"userpass":   {roles: "users", kind: "user", about: "its password does not come: no login works until one is set"},
 	"saml":       {roles: "role", kind: "role", config: true},
 	"jwt":        {roles: "role", kind: "role", config: true, note: "oidc_client_secret cannot be read: set it again if there is one"},
@@ -79,6 +80,16 @@ func (v *Inventory) methodConfigs(ctx context.Context) ([]*move.Object, error) {
 		o := &move.Object{
 			Kind: "auth method config", Namespace: m.Namespace, Name: m.Path + "/", Want: fields,
 			Current: v.reader(m.Namespace, at), Write: v.Destination.Post(at),
+		}
+		if m.Type == "cert" {
+			read := o.Current
+			o.Current = func(ctx context.Context) (map[string]any, error) {
+				now, err := read(ctx)
+				if now["disable_binding"] == false && now["enable_identity_alias_metadata"] == false && now["enable_metadata_on_failures"] == false {
+					now = nil // there is always one: this is that of a method which has not been configured
+				}
+				return now, err
+			}
 		}
 		if note := methods[m.Type].note; note != "" {
 			o.Notes = []string{note}

@@ -84,6 +84,8 @@ func Read(path string, h Header) (*Ledger, error) {
 	return l, nil
 }
 
+var errNoLedger = errors.New("it is not a ledger of this version: choose another file")
+
 // read returns where the last whole line ends.
 func (l *Ledger) read(f *os.File, want Header) (end int64, err error) {
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
@@ -92,10 +94,18 @@ func (l *Ledger) read(f *os.File, want Header) (end int64, err error) {
 		return 0, errors.New("other users can read or write it: chmod 600, or choose another file")
 	}
 	want.Format = 1
+	whole, err := json.Marshal(want)
+	if err != nil {
+		return 0, err
+	}
+	header := string(whole)
 	r := bufio.NewReader(f)
 	for n := 0; ; n++ {
 		line, err := r.ReadBytes('\n')
 		if err == io.EOF {
+			if n == 0 && !strings.HasPrefix(header, string(line)) {
+				return 0, errNoLedger // a file of something else, which must stay
+			}
 			break
 		}
 		if err != nil {
@@ -104,7 +114,7 @@ func (l *Ledger) read(f *os.File, want Header) (end int64, err error) {
 		if n == 0 {
 			var h Header
 			if json.Unmarshal(line, &h) != nil || h.Format != 1 {
-				return 0, errors.New("it is not a ledger of this version: choose another file")
+				return 0, errNoLedger
 			}
 			if h != want {
 				return 0, fmt.Errorf("it is of an import from %s to %s: choose another file", h.Source, h.Destination)

@@ -62,6 +62,18 @@ func TestLedger(t *testing.T) {
 	}
 }
 
+// TestFirstLineCutOff: a crash may have cut off the first line, too.
+func TestFirstLineCutOff(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "l")
+	if err := os.WriteFile(path, []byte(`{"ledger":1,"source":"he`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_ = open(t, path).Close()
+	if text, _ := os.ReadFile(path); string(text) != `{"ledger":1,"source":"here","destination":"there"}`+"\n" {
+		t.Errorf("the ledger is %s", text)
+	}
+}
+
 func TestRejects(t *testing.T) {
 	dir := t.TempDir()
 	if l, err := ledger.Read(filepath.Join(dir, "none"), between); err != nil || len(l.Names("secret", "", "")) != 0 {
@@ -75,6 +87,7 @@ func TestRejects(t *testing.T) {
 		"another":   {`{"ledger":1,"source":"elsewhere","destination":"there"}` + "\n", 0o600, "from elsewhere to there"},
 		"newer":     {`{"ledger":2}` + "\n", 0o600, "not a ledger of this version"},
 		"something": {"a: b\n", 0o600, "not a ledger"},
+		"a token":   {"hvs.no-end-of-line", 0o600, "not a ledger"},
 		"public":    {"", 0o644, "other users can read"},
 		"damaged":   {`{"ledger":1,"source":"here","destination":"there"}` + "\n{\n", 0o600, "line 2 is damaged"},
 	} {

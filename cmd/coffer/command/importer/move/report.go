@@ -17,7 +17,8 @@ const (
 	Failed    = "failed"
 	Different = "different" // found by a comparison
 	Missing   = "missing"   // at the destination
-	Gone      = "gone"      // from the source
+	Gone      = "gone"      // from the source, and still at the destination
+	Delete    = "delete"    // gone, and as the user asked for
 )
 
 // Action is one thing with what is done about it.

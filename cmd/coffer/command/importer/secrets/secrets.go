@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -38,7 +39,8 @@ type Copier struct {
 	Bar         *progress.Bar
 	Mode        move.Mode
 	Overwrite   bool
-	Workers     int // requests to the source at once
+	DeleteGone  bool // what came once and is not at the source any more
+	Workers     int  // requests to the source at once
 
 	mu   sync.Mutex
 	key  []byte
@@ -77,8 +79,8 @@ func (c *Copier) Mount(ctx context.Context, m *inventory.Mount) (int, error) {
 		c.Report.Add(move.Action{Action: move.Skip, Kind: kindVersion, Namespace: m.Namespace, Name: m.Path + "/",
 			Reason: fmt.Sprintf("%d old versions were left out: the source would drop them, too, with the next write (max_versions)", n)})
 	}
-	if err == nil && c.Mode != move.Plan {
-		r.reportGone(names)
+	if err == nil {
+		err = r.gone(ctx, names)
 	}
 	return int(r.changed.Load()), err
 }
@@ -102,7 +104,7 @@ func (r *copied) report(path, action, reason string) {
 // fail reports a secret that cannot be copied, unless the error ends everything.
 func (r *copied) fail(ctx context.Context, path string, err error) error {
 	switch {
-	case move.Ends(ctx, err):
+	case move.Ends(ctx, err), source.Away(err), errors.Is(err, source.ErrToken):
 		return err
 	case source.Denied(err):
 		r.report(path, move.Skip, "the token may not read it at the source")
@@ -110,19 +112,6 @@ func (r *copied) fail(ctx context.Context, path string, err error) error {
 		r.report(path, move.Failed, command.Shortly(err))
 	}
 	return nil
-}
-
-// reportGone reports secrets that came once and are not at the source any more.
-func (r *copied) reportGone(names []string) {
-	now := make(map[string]bool, len(names))
-	for _, name := range names {
-		now[r.keyOf(name)] = true
-	}
-	for _, name := range r.Ledger.Names(kindSecret, r.m.Namespace, r.m.Path+"/") {
-		if !now[name] {
-			r.report(strings.TrimPrefix(name, r.m.Path+"/"), move.Gone, "it was imported, and is not at the source any more: delete it at the destination if it is not needed there")
-		}
-	}
 }
 
 // walk returns the names of all secrets of the mount.

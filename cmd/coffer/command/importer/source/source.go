@@ -11,6 +11,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -79,6 +80,21 @@ func Denied(err error) bool {
 	return errors.As(err, &e) && e.Status == http.StatusForbidden
 }
 
+// ErrToken says that the server takes the token no longer: whatever is read from now on would be denied.
+var ErrToken = errors.New("the source takes its token no longer, which has expired or was revoked: make another one, and run the command again with the same ledger")
+
+// errConnection is in errors of requests that got no response.
+var errConnection = errors.New("no response")
+
+// Away reports whether the server could not be reached, or said that it cannot serve requests, for as long as they are repeated.
+func Away(err error) bool {
+	var e *Error
+	if errors.As(err, &e) {
+		return slices.Contains([]int{http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout}, e.Status)
+	}
+	return errors.Is(err, errConnection)
+}
+
 // attempts bounds how often a request is sent that the server could not serve: with pauses that double, for about two minutes. What fails at
 // the server is likely to fail again.
 const attempts, attemptsFailing = 9, 4
@@ -89,6 +105,9 @@ func (c *Client) Get(ctx context.Context, namespace, path string, query url.Valu
 	pause := c.opts.Pause
 	for attempt := 1; ; attempt++ {
 		data, retryAfter, err := c.once(ctx, namespace, path, query)
+		if Denied(err) && Denied(c.Check(ctx, Self)) {
+			return nil, ErrToken
+		}
 		var e *Error
 		passing := err != nil && (!errors.As(err, &e) || e.Status >= 500 && e.Status != http.StatusNotImplemented ||
 			e.Status == http.StatusTooManyRequests || e.Status == http.StatusPreconditionFailed)
@@ -108,6 +127,9 @@ func (c *Client) Get(ctx context.Context, namespace, path string, query url.Valu
 		}
 	}
 }
+
+// Self is what every token may read.
+const Self = "auth/token/lookup-self"
 
 // Check reads a path once: a wrong address or token is reported at once.
 func (c *Client) Check(ctx context.Context, path string) error {
@@ -177,7 +199,7 @@ func (c *Client) once(ctx context.Context, namespace, path string, query url.Val
 		if errors.As(err, &wrapped) {
 			err = wrapped.Err
 		}
-		return nil, 0, fmt.Errorf("reading %s at the source: %w", path, err)
+		return nil, 0, fmt.Errorf("reading %s at the source: %w: %w", path, errConnection, err)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)

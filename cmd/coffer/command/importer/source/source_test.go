@@ -43,7 +43,7 @@ func TestRepeats(t *testing.T) {
 		"sealed":       {503, 3, 4, false},
 		"for too long": {503, 100, 9, true},
 		"failing":      {500, 100, 4, true},
-		"denied":       {403, 1, 1, true},
+		"denied":       {403, 1, 2, true},
 		"bad":          {400, 1, 1, true},
 	} {
 		client := newClient(t, 1e6, func(n int32, w http.ResponseWriter, _ *http.Request) {
@@ -107,7 +107,11 @@ func TestEnds(t *testing.T) {
 
 func TestAbsent(t *testing.T) {
 	for status, absent := range map[int]bool{404: true, 405: true, 403: false, 400: false} {
-		client := newClient(t, 1e6, func(_ int32, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
+		client := newClient(t, 1e6, func(_ int32, w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path != "/v1/"+source.Self {
+				w.WriteHeader(status)
+			}
+		})
 		names, err := client.List(t.Context(), "", "x")
 		if names != nil || (err == nil) != absent || source.Denied(err) != (status == 403) {
 			t.Errorf("status %d: %v, %v", status, names, err)
@@ -116,5 +120,27 @@ func TestAbsent(t *testing.T) {
 	client := newClient(t, 1e6, func(_ int32, w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") })
 	if _, err := client.Get(t.Context(), "", "x", nil); err == nil || client.Requests() != 1 {
 		t.Errorf("a page: %v after %d requests", err, client.Requests())
+	}
+}
+
+// TestTokenEnds: a token that ends in the middle is not taken for one that may not read things.
+func TestTokenEnds(t *testing.T) {
+	client := newClient(t, 1e6, func(_ int32, w http.ResponseWriter, _ *http.Request) { w.WriteHeader(403) })
+	if _, err := client.Get(t.Context(), "", "x", nil); !errors.Is(err, source.ErrToken) || source.Denied(err) || client.Requests() != 2 {
+		t.Errorf("%v after %d requests", err, client.Requests())
+	}
+}
+
+func TestAway(t *testing.T) {
+	for status, away := range map[int]bool{429: true, 503: true, 502: true, 500: false, 403: false, 404: false} {
+		if source.Away(&source.Error{Status: status}) != away {
+			t.Errorf("status %d", status)
+		}
+	}
+	server := httptest.NewServer(nil)
+	client := source.New(source.Options{Address: server.URL, HTTP: server.Client(), Rate: 1e6, Pause: 1})
+	server.Close()
+	if _, err := client.Get(t.Context(), "", "x", nil); !source.Away(err) {
+		t.Errorf("no server: %v", err)
 	}
 }
