@@ -13,7 +13,7 @@ LONGEST := ./test/system/hostile ./test/system/replication ./test/system/securit
 # run at once.
 LONG := TestStorm|TestSwitchOverUnderWrites|TestEnableInterrupted|TestAlertsFire|TestCloudCrash|TestCloudStatic|TestFrozenLeaderRevokesNothing|TestKilledWhileSyncing
 # The tests whose servers have the race detector here and not in `make test`, where they would take a minute and a half of processors.
-RACED := TestHostile|TestConformance|TestClients
+RACED := TestHostile|TestHostileForms|TestConformance|TestClients
 # Half as many packages again at a time as there are processors, as those that start servers wait for them.
 PACKAGES := $(shell echo $$((($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2)))
 # The race detector needs a C compiler; where there is none, the tests run without it.
