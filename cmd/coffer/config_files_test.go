@@ -34,6 +34,8 @@ func TestCheckFindsWhatStartFinds(t *testing.T) {
 	}
 	for text, want := range map[string]string{
 		valid + `seal "static" { current_key = "AAAA" current_key_id = "a" nonsense = "1" }`:                                                        "nonsense",
+		valid + `audit "http" "a" { options { uri = "https://x" } }`:                                                                                "unknown audit backend type",
+		valid + `audit "file" "a" { options { path = "/x" } }`:                                                                                      "path",
 		`storage "raft" { path = "/x" } listener "tcp" { tls_cert_file = "/nonexistent/c" tls_key_file = "/nonexistent/k" }`:                        "/nonexistent/c",
 		`storage "raft" { path = "/x" retry_join { leader_api_addr = "https://a:1" leader_ca_cert = "no" } } listener "tcp" { tls_disable = true }`: "leader_ca_cert",
 	} {
@@ -43,11 +45,32 @@ func TestCheckFindsWhatStartFinds(t *testing.T) {
 	}
 }
 
+// The flags of the log win over the file, and are checked as it is.
+func TestFlagsOfRotation(t *testing.T) {
+	dir := t.TempDir()
+	file, log := filepath.Join(dir, "coffer.hcl"), filepath.Join(dir, "log")
+	if err := os.WriteFile(file, []byte("log_level = \"trace\"\nlog_rotate_max_files = 7"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	args := []string{"coffer", "server", "-dev", "-config=" + file, "-log-rotate-max-files=few"}
+	if status := run(t.Context(), args, strings.NewReader(""), io.Discard, &all); status != 1 || !strings.Contains(all.String(), "log_rotate_max_files") {
+		t.Errorf("status %d, %s", status, &all)
+	}
+	_, stop := serverHere(t, "-config="+file, "-log-file="+log, "-log-format=json", "-log-rotate-bytes=300B", "-log-rotate-max-files=2")
+	stop()
+	files, err := filepath.Glob(filepath.Join(dir, "log*"))
+	text, err2 := os.ReadFile(log)
+	if err != nil || err2 != nil || len(files) != 3 || !strings.HasPrefix(string(text), "{") {
+		t.Errorf("log files %q, the last one is %s, %v, %v", files, text, err, err2)
+	}
+}
+
 // Variables of ours win over those of OpenBao, and those over Vault's.
 func TestEnvironment(t *testing.T) {
 	for name, value := range map[string]string{
 		"VAULT_API_ADDR": "https://vault:1", "BAO_API_ADDR": "https://bao:1", "VAULT_RAFT_PATH": "/vault", "COFFER_RAFT_PATH": "/coffer",
-		"VAULT_LOG_LEVEL": "NOTICE", "BAO_LOG_FORMAT": "standard", "VAULT_UI": "false", "VAULT_SEAL_TYPE": "static",
+		"VAULT_LOG_LEVEL": "NOTICE", "BAO_LOG_FORMAT": "standard", "VAULT_UI": "false", "VAULT_RAFT_RETRY_JOIN_AS_NON_VOTER": "1", "VAULT_SEAL_TYPE": "static",
 	} {
 		t.Setenv(name, value)
 	}
@@ -59,7 +82,7 @@ func TestEnvironment(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.APIAddr != "https://bao:1" || c.Storage.Path != "/coffer" || c.LogLevel != "info" || c.LogFormat != "text" || c.UI || c.Seal.Type != "static" {
+	if c.APIAddr != "https://bao:1" || c.Storage.Path != "/coffer" || c.LogLevel != "info" || c.LogFormat != "text" || c.UI || !c.Storage.NonVoter || c.Seal.Type != "static" {
 		t.Errorf("config = %+v", c)
 	}
 	t.Setenv("VAULT_SEAL_TYPE", "magic")

@@ -23,6 +23,7 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/command/paths"
 	"github.com/coffer-project/coffer/cmd/coffer/command/plugin"
 	"github.com/coffer-project/coffer/cmd/coffer/command/replication"
+	runner "github.com/coffer-project/coffer/cmd/coffer/command/run"
 	"github.com/coffer-project/coffer/cmd/coffer/command/saml"
 	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync"
 	"github.com/coffer-project/coffer/cmd/coffer/diagnose"
@@ -50,7 +51,7 @@ func root() *cli.Command {
 		operator.StatusCommand(), login.Command(),
 		paths.ReadCommand(), paths.WriteCommand(), paths.ListCommand(), paths.DeleteCommand(), paths.PatchCommand(), paths.PathHelpCommand(),
 		paths.WrapCommand(), paths.UnwrapCommand(), kv.Command(), access.TokenCommand(), access.PolicyCommand(),
-		mounts.SecretsCommand(), mounts.AuthCommand(), mounts.LeaseCommand(), plugin.Command(), access.IdentityCommand(),
+		runner.Command(), mounts.SecretsCommand(), mounts.AuthCommand(), mounts.LeaseCommand(), plugin.Command(), access.IdentityCommand(),
 		saml.Command(), cloud.Command(), secretsync.Command(), mounts.AuditCommand(), mounts.QuotaCommand(), mounts.NamespaceCommand(),
 		importer.Command(), files.ExportCommand(), replication.Command(), operator.Command(diagnose.Command()), operator.MonitorCommand(),
 		serverCommand(), login.PrintCommand(), versionCommand())

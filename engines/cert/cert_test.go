@@ -224,7 +224,7 @@ func TestConstraints(t *testing.T) {
 func TestRoles(t *testing.T) {
 	m, ca := mounted(t), certtest.New(t, "ca")
 	m.Must(engines.Update, "certs/Web", fields{"certificate": ca.PEM(), "policies": "p", "ttl": "1h", "allowed_names": "a,b", "ocsp_enabled": false})
-	m.Must(engines.Update, "certs/web", fields{"allowed_dns_sans": "c"})
+	m.Must(engines.Update, "certs/web", fields{"allowed_dns_sans": "c", "display_name": ""})
 	data := m.Data(m.Must(engines.Read, "certs/WEB", nil))
 	for name, want := range map[string]any{"display_name": "web", "certificate": ca.PEM(), "ttl": 3600, "token_ttl": 3600, "ocsp_enabled": false} {
 		if fmt.Sprint(data[name]) != fmt.Sprint(want) {

@@ -2,6 +2,7 @@ package cert
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/x509"
 	"encoding/pem"
@@ -226,9 +227,10 @@ func writeRole(ctx context.Context, req *engines.Request, in *roleIn) (*engines.
 			return err
 		}
 		if ro == nil {
-			ro = &role{DisplayName: name}
+			ro = new(role)
 		}
 		in.apply(req, ro)
+		ro.DisplayName = cmp.Or(ro.DisplayName, name)
 		if warnings, err = ro.check(); err != nil {
 			return err
 		}

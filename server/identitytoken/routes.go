@@ -123,7 +123,7 @@ func (i *Issuer) writeConfig(ctx context.Context, _ *engines.Request, in *config
 	if err != nil || base == "" {
 		return nil, err
 	}
-	warnings := []string{"issuer: whoever checks identity tokens has to know this URL from now on, also for those that secondary clusters issue; " +
+	warnings := []string{"issuer: those who check identity tokens have to know this URL from now on, also for those that secondary clusters issue; " +
 		"with an empty issuer it is the api_addr of the node that issued first"}
 	if strings.HasPrefix(base, "http:") {
 		warnings = append(warnings, "issuer: is a URL without TLS, which providers do not accept")

@@ -222,8 +222,7 @@ func (n *Node) retryJoin(ctx context.Context, targets []join.Target) bool {
 		switch {
 		case err != nil:
 			n.log.Warn("joining failed, trying again", "leader", target.LeaderAPIAddr, "err", err)
-			failed := err.Error()
-			n.joinFailed.Store(&failed)
+			n.joinFailed.Store(new(err.Error()))
 		case joined || n.opts.AutoSeal == nil:
 			return true
 		}

@@ -274,10 +274,15 @@ const settling = 5 * time.Second
 
 // AwaitCurrent waits for a node that was unsealed a moment ago. It reports whether the node is active or current.
 func (n *Node) AwaitCurrent(ctx context.Context) bool {
+	return n.await(ctx, func() bool { return n.Active() || n.Current() }, func(r *running) bool { return time.Since(r.unsealed) <= settling })
+}
+
+// await waits until what a running node is about to do is done, for as long as there is hope. It reports whether it is done.
+func (n *Node) await(ctx context.Context, done func() bool, hope func(*running) bool) bool {
 	again := time.NewTicker(2 * time.Millisecond)
 	defer again.Stop()
-	for !n.Active() && !n.Current() {
-		if r := n.running.Load(); r == nil || time.Since(r.unsealed) > settling {
+	for !done() {
+		if r := n.running.Load(); r == nil || !hope(r) {
 			return false
 		}
 		select {
@@ -300,22 +305,7 @@ func (n *Node) Behind() time.Duration {
 // AwaitActive waits, for a moment, until a node that has become the leader serves as the active one. It
 // reports whether it does.
 func (n *Node) AwaitActive(ctx context.Context) bool {
-	again := time.NewTicker(2 * time.Millisecond)
-	defer again.Stop()
-	for {
-		r := n.running.Load()
-		switch {
-		case n.Active():
-			return true
-		case r == nil || !r.cluster.IsLeader():
-			return false
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-again.C:
-		}
-	}
+	return n.await(ctx, n.Active, func(r *running) bool { return r.cluster.IsLeader() })
 }
 
 // ActiveSince returns when the node became active; zero if it is not.

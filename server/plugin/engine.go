@@ -122,14 +122,17 @@ func (e *engine) delegate(path string) *engines.Router {
 		}
 		return e.away
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
-	defer cancel()
-	b, err := e.backend(ctx)
-	if err != nil {
-		if form {
-			return e.form.explained
+	b := e.open.Load()
+	if b == nil || !b.Alive() {
+		ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
+		defer cancel()
+		var err error
+		if b, err = e.backend(ctx); err != nil {
+			if form {
+				return e.form.explained
+			}
+			return e.closed
 		}
-		return e.closed
 	}
 	class := 0
 	if fits(b.Unauthenticated, path) {

@@ -1,9 +1,13 @@
 package plugin
 
 import (
+	"crypto/x509"
 	"testing"
 
+	"github.com/openbao/openbao/sdk/v2/plugin/pb"
+
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/cert/certtest"
 )
 
 // TestBorrower has a plugin tell tokens apart without learning of them.
@@ -43,5 +47,21 @@ func TestSpecialPaths(t *testing.T) {
 		if got := fits([]string{"never", tt.pattern}, tt.path); got != tt.want {
 			t.Errorf("%q fits %q: %v", tt.path, tt.pattern, got)
 		}
+	}
+}
+
+// TestConnectionHasCertificates: plugins of both families find what the client has shown, and nothing where it has shown none.
+func TestConnectionHasCertificates(t *testing.T) {
+	if c := connection(t.Context(), ""); c != nil {
+		t.Errorf("a renewal without a certificate: %v", c)
+	}
+	if c := connection(t.Context(), "192.0.2.1"); c.RemoteAddr != "192.0.2.1" || c.ConnectionState != nil || c.PeerCertificatesRaw != nil {
+		t.Errorf("a client without a certificate: %v", c)
+	}
+	cert := certtest.New(t, "ca").Cert
+	c := connection(engines.WithCertificates(t.Context(), []*x509.Certificate{cert}), "")
+	told, err := pb.ProtoConnectionToLogicalConnection(c)
+	if err != nil || len(told.PeerCertificatesRaw) != 1 || !told.ConnState.HandshakeComplete || !told.ConnState.PeerCertificates[0].Equal(cert) {
+		t.Errorf("a client with a certificate: %v, %v", told, err)
 	}
 }

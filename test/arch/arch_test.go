@@ -128,6 +128,7 @@ var plan = []struct{ of, may string }{
 	{"cmd/coffer/local", ""},
 	{"cmd/coffer/config/known", ""},
 	{"cmd/coffer/config/initialize", ""},
+	{"cmd/coffer/config/interfaces", ""},
 	{"cmd/coffer/config", "engines storage"},
 	{"cmd/coffer/command/table", ""},
 	{"cmd/coffer/command", "cmd/coffer/local"},
@@ -137,6 +138,7 @@ var plan = []struct{ of, may string }{
 	{"cmd/coffer/node/process", "cmd/coffer/config cmd/coffer/local server/system/process"},
 	{"cmd/coffer/node/datadir", "cmd/coffer/config cmd/coffer/local cluster cluster/* replication server/lifecycle storage storage/*"},
 	{"cmd/coffer/node/socket", "cmd/coffer/config"},
+	{"cmd/coffer/node/clientcerts", "cmd/coffer/config engines"},
 	{"cmd/coffer/node/headers", "cmd/coffer/config"},
 	{"cmd/coffer/node/dev", "cmd/coffer/config cmd/coffer/local"},
 	{"cmd/coffer/node/registration", ""},
@@ -144,7 +146,7 @@ var plan = []struct{ of, may string }{
 	{"cmd/coffer/node/selfinit", "cmd/coffer/config/initialize engines server/lifecycle server/lifecycle/join"},
 	{"cmd/coffer/node/settings", "cmd/coffer/config cmd/coffer/local server/audit/device server/lifecycle/join server/seal server/seal/* engines"},
 	{"cmd/coffer/node", "cmd/coffer/config cmd/coffer/local engines engines/* cluster cluster/* replication replication/* server server/* storage storage/*"},
-	{"cmd/coffer/diagnose", "cmd/coffer/command cmd/coffer/command/table cmd/coffer/config cmd/coffer/node cmd/coffer/node/* cluster cluster/* server/freespace storage storage/*"},
+	{"cmd/coffer/diagnose", "cmd/coffer/command cmd/coffer/command/table cmd/coffer/config cmd/coffer/config/interfaces cmd/coffer/node cmd/coffer/node/* cluster cluster/* server/freespace storage storage/*"},
 	{"cmd/*", "proto/* storage storage/* engines engines/* cluster cluster/* replication replication/* server server/*"},
 	{"test/bench/run", ""}, // what the sections share
 	{"test/bench/parts", "test/bench/run engines server/lease server/token server/replicated/enrol server/replicated/filter replication replication/link storage storage/* cluster"}, // without a server in front

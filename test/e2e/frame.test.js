@@ -49,7 +49,6 @@ after(async () => {
 /** Opens a place as the holder of a token, and looks afterwards whether anything happened that must not. */
 async function as(token, place, work, options) {
   const { page, context, faults } = await openPage(browser, server, options)
-  page.setDefaultTimeout(20_000)
   try {
     await page.goto(`${server.url}/ui/#/${place}`)
     await enter(page, token)
@@ -84,16 +83,19 @@ test('a token is offered what it may do, and no more', async () => {
 })
 
 test('what was typed is back after another page, after the token has expired, and after signing in again', async () => {
-  const token = () => tokenOf({ policies: ['writer'], ttl: '12s', display_name: 'ana', explicit_max_ttl: '12s' })
+  const token = () => tokenOf({ policies: ['writer'], ttl: '1h', display_name: 'ana' })
   await as(await token(), 'secrets/team%2F/edit/app/stripe', async (page) => {
     await page.getByLabel('Value of key').fill('typed with care')
+    await page.clock.install()
     await page.getByRole('navigation', { name: 'Main' }).getByRole('link', { name: 'Tokens' }).click()
     await sees(page.getByRole('heading', { name: 'Tokens' }))
     await page.goBack()
     await sees(page.getByText('What you typed here before is back.'))
     assert.equal(await page.getByLabel('Value of key').inputValue(), 'typed with care')
 
-    await sees(page.locator('#expiring', { hasText: /expires in \d+ s/ }))
+    await page.clock.fastForward('56:00')
+    await sees(page.locator('#expiring', { hasText: /expires in [34] min/ }))
+    await page.clock.fastForward('05:00')
     await sees(page.getByText('Your token has expired. Sign in again'))
     assert.equal(await page.getByLabel('Value of key').count(), 0)
     const stored = await page.evaluate(() => JSON.stringify([Object.values(localStorage), Object.values(sessionStorage), document.cookie, document.title, location.href, history.state]))
@@ -108,6 +110,13 @@ test('what was typed is back after another page, after the token has expired, an
     await page.getByLabel('Value of key').fill('typed again')
     await page.getByLabel('Your session').click()
     await page.getByRole('button', { name: 'Sign out' }).click()
+    await page.evaluate(() => (location.hash = '#/tokens'))
+    await enter(page, await tokenOf({ policies: ['reader'] }))
+    await sees(page.getByText('Show API calls of this page'))
+    assert.equal((await page.content()).includes('stripe'), false, 'nothing is left of what the one before looked at')
+    await page.getByLabel('Your session').click()
+    await page.getByRole('button', { name: 'Sign out' }).click()
+    await page.evaluate(() => (location.hash = '#/secrets/team%2F/edit/app/stripe'))
     await enter(page, rootToken)
     await sees(page.getByLabel('Value of key'))
     assert.equal(await page.getByLabel('Value of key').inputValue(), 'two')
@@ -308,7 +317,55 @@ test('the board of secret sync shows what needs somebody, and helps', async () =
   })
 })
 
-const places = ['secrets', 'secrets/team%2F/list/many/', 'secrets/team%2F/show/app/stripe', 'secrets/team%2F/show/app/stripe?tab=versions', 'secrets/team%2F/show/app/stripe?tab=delivery', 'secrets/team%2F/show/app/stripe?tab=metadata', 'secrets/team%2F/edit/app/stripe', 'policies', 'policies/edit/reader', 'tokens', 'wrapping', 'engines', 'engines/new', 'engines/methods', 'audit', 'overview', 'overview/replication', 'sync', 'sync/webhook/hook', 'entities', 'entities/ana-of-payments', 'nonsense']
+test('Home shows what needs attention, and what does not', async () => {
+  await as(rootToken, 'home', async (page) => {
+    await sees(page.getByRole('heading', { name: 'Needs attention' }))
+    await sees(page.getByText('No device is enabled: nothing that happens'))
+    await sees(page.getByText('1 node, all healthy'))
+    await page.getByText('1 secret cannot be synced without you').waitFor()
+    await page.getByRole('main').getByRole('link', { name: 'Secret sync' }).click()
+    await sees(page.locator('[data-destination="webhook/hook"]'))
+  })
+  await as(await tokenOf({ policies: ['reader'] }), 'home', async (page) => {
+    await sees(page.getByRole('heading', { name: 'Nothing needs attention' }))
+  })
+})
+
+test('limits, namespaces and tools', async () => {
+  await as(rootToken, 'limits', async (page) => {
+    await page.getByRole('button', { name: 'New limit' }).click()
+    await page.getByLabel('To', { exact: true }).fill('5000')
+    await page.getByLabel('Name', { exact: true }).fill('wide')
+    await page.getByRole('button', { name: 'Save', exact: true }).click()
+    await sees(page.locator('[data-row="rate-limit/wide"]').getByText('5,000 in 1 second'))
+    await page.getByRole('button', { name: 'Delete' }).click()
+    await page.getByRole('dialog').getByRole('button', { name: 'Delete' }).click()
+    await sees(page.getByText('Nothing is limited.'))
+
+    await page.goto(`${server.url}/ui/#/namespaces`)
+    await page.getByRole('button', { name: 'New namespace' }).click()
+    await page.getByLabel('Path', { exact: true }).fill('payments')
+    await page.getByRole('button', { name: 'Create', exact: true }).click()
+    await sees(page.getByRole('button', { name: 'Namespace: root namespace' }))
+    await page.getByRole('button', { name: 'Change payments' }).click()
+    await page.getByRole('button', { name: 'Delete' }).click()
+    await page.getByRole('dialog').getByRole('textbox').fill('payments')
+    await page.getByRole('dialog').getByRole('button', { name: 'Delete for good' }).click()
+    await sees(page.locator('.notice', { hasText: 'payments is being deleted' }))
+
+    await page.goto(`${server.url}/ui/#/tools`)
+    await page.getByLabel('Text', { exact: true }).fill('abc')
+    await page.getByRole('button', { name: 'Hash', exact: true }).click()
+    await sees(page.getByText('ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad'))
+    await page.getByLabel('Filter operations').fill('sys/mounts/{path}/tune')
+    await page.getByRole('button', { name: 'Use GET sys/mounts/{path}/tune' }).click()
+    await page.locator('#explore').getByLabel('Path').fill('sys/mounts/team/tune')
+    await page.getByRole('button', { name: 'Send' }).click()
+    await sees(page.locator('#answer', { hasText: '"max_lease_ttl"' }))
+  })
+})
+
+const places = ['secrets', 'secrets/team%2F/list/many/', 'secrets/team%2F/show/app/stripe', 'secrets/team%2F/show/app/stripe?tab=versions', 'secrets/team%2F/show/app/stripe?tab=delivery', 'secrets/team%2F/show/app/stripe?tab=metadata', 'secrets/team%2F/edit/app/stripe', 'policies', 'policies/edit/reader', 'tokens', 'wrapping', 'engines', 'engines/new', 'engines/methods', 'audit', 'overview', 'overview/replication', 'home', 'leases', 'limits', 'namespaces', 'tools', 'sync', 'sync/webhook/hook', 'entities', 'entities/ana-of-payments', 'nonsense']
 
 for (const colorScheme of ['light', 'dark']) {
   test(`axe finds nothing on the pages, ${colorScheme}`, async () => {

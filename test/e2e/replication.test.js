@@ -127,8 +127,10 @@ test('both sides show each other', async () => {
   const secondary = card(primary, 'Secondaries').getByRole('listitem').filter({ hasText: 'eu' })
   await sees(secondary.getByText('connected', { exact: true }))
   await sees(secondary.locator('time').first())
+  await sees(primary.getByRole('img', { name: /^Replication: primary .*; secondary eu, / }))
 
   const page = await open(eu)
+  await sees(page.getByRole('img', { name: /^Replication: primary .*; secondary .*streaming/ }))
   await sees(fact(page, 'Phase', 'streaming'))
   await sees(fact(page, 'Connection', 'ready'))
   await sees(fact(page, "Primary's final word", 'not arrived'))

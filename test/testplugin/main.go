@@ -94,7 +94,7 @@ func newBackend(kind logical.BackendType) *backend {
 			at("creds", text("ttl"), map[logical.Operation]framework.OperationFunc{logical.ReadOperation: b.creds}),
 			at("login", text("user"), map[logical.Operation]framework.OperationFunc{logical.UpdateOperation: b.login}),
 			at("oidc/auth_url", text("redirect_uri"), map[logical.Operation]framework.OperationFunc{logical.UpdateOperation: b.authURL}),
-			{Pattern: "oidc/callback", Fields: map[string]*framework.FieldSchema{"state": {Type: framework.TypeString}, "code": {Type: framework.TypeString}},
+			{Pattern: "oidc/callback", Fields: map[string]*framework.FieldSchema{"state": {Type: framework.TypeString}, "code": {Type: framework.TypeString}, "id_token": {Type: framework.TypeString}},
 				Operations: map[logical.Operation]framework.OperationHandler{
 					logical.ReadOperation: &framework.PathOperation{Callback: b.callback}, logical.UpdateOperation: &framework.PathOperation{Callback: b.callbackPost},
 				}},
@@ -250,8 +250,12 @@ func (b *backend) callbackPost(_ context.Context, _ *logical.Request, d *framewo
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.posted[d.Get("state").(string)] = d.Get("code").(string)
+	status := 200
+	if d.Get("id_token") != "" { // real ones return this after they have taken the form of a command line, to which no page leads
+		status = 400
+	}
 	return &logical.Response{Data: map[string]any{
-		logical.HTTPContentType: "text/html", logical.HTTPStatusCode: 200, logical.HTTPRawBody: []byte("<p>go on"),
+		logical.HTTPContentType: "text/html", logical.HTTPStatusCode: status, logical.HTTPRawBody: []byte("<p>go on"),
 	}}, nil
 }
 

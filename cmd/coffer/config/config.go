@@ -195,10 +195,10 @@ type Traces struct {
 
 // Statsd says where metrics are sent over UDP.
 type Statsd struct {
-	Address string        // host:port; "": nowhere
-	Tags    []string      // of every metric, for DogStatsD; nil: names alone tell them apart
-	Dog     bool          // labels are sent as DogStatsD's tags
-	Every   time.Duration // 0: a default
+	Address    string        // host:port; "": nowhere
+	DogAddress string        // likewise, of DogStatsD, which gets labels as tags
+	Tags       []string      // of every metric, for DogStatsD
+	Every      time.Duration // 0: a default
 }
 
 // RetryJoin is a node of the cluster to join.
@@ -394,10 +394,15 @@ func (c *Config) files(add func(string, ...any)) {
 			add("audit: file_roots: %q must be an absolute path", root)
 		}
 	}
-	if _, _, err := net.SplitHostPort(c.Statsd.Address); err != nil && c.Statsd.Address != "" {
-		add("telemetry: statsd_address and dogstatsd_addr must be host:port, such as statsd.example:8125, not %q", c.Statsd.Address)
+	for _, address := range []string{c.Statsd.Address, c.Statsd.DogAddress} {
+		if _, _, err := net.SplitHostPort(address); err != nil && address != "" {
+			add("telemetry: statsd_address and dogstatsd_addr must be host:port, such as statsd.example:8125, not %q", address)
+		}
 	}
-	if c.Statsd.Tags != nil && !c.Statsd.Dog {
+	if c.Statsd.Address != "" && c.Statsd.DogAddress != "" {
+		add("telemetry: metrics are sent to one address: give statsd_address or dogstatsd_addr")
+	}
+	if c.Statsd.Tags != nil && c.Statsd.DogAddress == "" {
 		add("telemetry: dogstatsd_tags means nothing without dogstatsd_addr")
 	}
 	if c.Traces.Endpoint == "" {
@@ -452,8 +457,11 @@ func (c *Config) alike(add func(string, ...any)) {
 		if l.MaxRequestBytes != first.MaxRequestBytes || l.MaxRequestDuration != first.MaxRequestDuration || l.RequestMemory != first.RequestMemory || l.JSON != first.JSON {
 			add("listener %s: max_request_size, max_request_memory, max_request_duration and the limits of JSON must be the same for every listener", l.Address)
 		}
-		if l.UnauthMetricsAccess != first.UnauthMetricsAccess {
-			add("listener %s: unauthenticated_metrics_access must be the same for every listener", l.Address)
+	}
+	serving := slices.DeleteFunc(slices.Clone(c.Listeners), func(l Listener) bool { return l.NoMetrics })
+	for i, l := range serving {
+		if l.UnauthMetricsAccess != serving[0].UnauthMetricsAccess && i > 0 {
+			add("listener %s: unauthenticated_metrics_access must be the same for every listener that serves metrics", l.Address)
 		}
 	}
 }

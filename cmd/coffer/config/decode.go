@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,34 +44,31 @@ func (d *decoder) file(name, text string, c *Config) {
 		d.problems = append(d.problems, fmt.Errorf("%s: not a configuration", name))
 		return
 	}
-	d.object("", list, map[string]field{
-		"cluster_name":         text1(&c.ClusterName),
-		"api_addr":             text1(&c.APIAddr),
-		"cluster_addr":         text1(&c.ClusterAddr),
-		"log_level":            logLevel(&c.LogLevel),
-		"log_format":           logFormat(&c.LogFormat),
-		"log_file":             text1(&c.LogFile),
-		"log_rotate_bytes":     sizeOr0(&c.LogRotation.Bytes),
-		"log_rotate_duration":  duration(&c.LogRotation.Every),
-		"log_rotate_max_files": keep(&c.LogRotation.Keep),
-		"pid_file":             text1(&c.PIDFile),
-		"snapshots":            d.snapshots(c),
-		"audit":                d.audit(c),
-		"initialize":           d.initialize(c),
-		"replication":          d.replication(c),
-		"sync":                 d.sync(c),
-		"ui":                   boolean(&c.UI),
-		"plugin":               d.plugin(c),
-		"plugin_directory":     text1(&c.Plugins.Directory),
-		"plugin_user":          text1(&c.Plugins.User),
-		"plugin_memory_limit":  sizeOr0(&c.Plugins.MemoryLimit),
-		"default_lease_ttl":    duration(&c.DefaultLeaseTTL),
-		"max_lease_ttl":        duration(&c.MaxLeaseTTL),
-		"telemetry":            d.telemetry(c),
-		"user_lockout":         d.userLockout(c),
-		"listener":             d.listener(c),
-		"storage":              d.storage(c),
-		"seal":                 d.seal(c),
+	fields := map[string]field{
+		"cluster_name":        text1(&c.ClusterName),
+		"api_addr":            text1(&c.APIAddr),
+		"cluster_addr":        text1(&c.ClusterAddr),
+		"log_level":           logLevel(&c.LogLevel),
+		"log_format":          logFormat(&c.LogFormat),
+		"log_file":            text1(&c.LogFile),
+		"pid_file":            text1(&c.PIDFile),
+		"snapshots":           d.snapshots(c),
+		"audit":               d.audit(c),
+		"initialize":          d.initialize(c),
+		"replication":         d.replication(c),
+		"sync":                d.sync(c),
+		"ui":                  boolean(&c.UI),
+		"plugin":              d.plugin(c),
+		"plugin_directory":    text1(&c.Plugins.Directory),
+		"plugin_user":         text1(&c.Plugins.User),
+		"plugin_memory_limit": sizeOr0(&c.Plugins.MemoryLimit),
+		"default_lease_ttl":   duration(&c.DefaultLeaseTTL),
+		"max_lease_ttl":       duration(&c.MaxLeaseTTL),
+		"telemetry":           d.telemetry(c),
+		"user_lockout":        d.userLockout(c),
+		"listener":            d.listener(c),
+		"storage":             d.storage(c),
+		"seal":                d.seal(c),
 
 		"service_registration":                d.registration(c),
 		"enable_response_header_hostname":     boolean(&c.HostnameHeader),
@@ -79,7 +77,9 @@ func (d *decoder) file(name, text string, c *Config) {
 
 		"free_space_warning":         sizeOr0(&c.FreeSpaceWarning),
 		"free_space_warning_percent": number(&c.FreeSpacePercent),
-	})
+	}
+	maps.Copy(fields, c.LogRotation.fields())
+	d.object("", list, fields)
 }
 
 func (d *decoder) problem(pos token.Pos, format string, args ...any) {
@@ -124,8 +124,8 @@ func (d *decoder) telemetry(c *Config) field {
 			"otlp_endpoint":                  text1(&c.Traces.Endpoint),
 			"otlp_insecure":                  boolean(&c.Traces.Insecure),
 			"sample_ratio":                   ratio(&c.Traces.SampleRatio),
-			"statsd_address":                 d.statsd(&c.Statsd, false),
-			"dogstatsd_addr":                 d.statsd(&c.Statsd, true),
+			"statsd_address":                 text1(&c.Statsd.Address),
+			"dogstatsd_addr":                 text1(&c.Statsd.DogAddress),
 			"dogstatsd_tags":                 texts(&c.Statsd.Tags),
 			"statsd_interval":                duration(&c.Statsd.Every),
 		})
@@ -234,7 +234,7 @@ func (d *decoder) listener(c *Config) field {
 			"tls_disable_client_certs":           boolean(&l.TLSDisableClientCerts),
 			"tls_client_ca_file":                 text1(&l.TLSClientCAFile),
 			"tls_require_and_verify_client_cert": boolean(&l.TLSRequireClient),
-			"max_request_size":                   size(&l.MaxRequestBytes),
+			"max_request_size":                   sizeOr0(&l.MaxRequestBytes),
 			"max_request_duration":               duration(&l.MaxRequestDuration),
 			"max_request_json_memory":            sizeOr0(&l.JSON.Memory),
 			"max_request_json_strings":           number(&l.JSON.Strings),
@@ -375,7 +375,7 @@ func (d *decoder) plugin(c *Config) field {
 		_, list := d.block(item)
 		p := Plugin{Type: strings.Trim(item.Keys[1].Token.Text, `"`), Name: strings.Trim(item.Keys[2].Token.Text, `"`)}
 		d.object("plugin", list, map[string]field{
-			"command": text1(&p.Command), "sha256": text1(&p.SHA256), "version": text1(&p.Version), "args": texts(&p.Args), "env": texts(&p.Env),
+			"command": text1(&p.Command), "sha256": text1(&p.SHA256), "sha256sum": text1(&p.SHA256), "version": text1(&p.Version), "args": texts(&p.Args), "env": texts(&p.Env),
 		})
 		c.Plugins.Registered = append(c.Plugins.Registered, p)
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/config/known"
 )
 
-// docs/operations.md has every key of Vault and OpenBao that has no effect, or is rejected, with what happens instead.
+// docs/configuration.md has every key of Vault and OpenBao that has no effect, or is rejected, with what happens instead.
 func TestKnownKeysAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/operations.md")
+	text, err := os.ReadFile("../../../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,6 +35,6 @@ func TestKnownKeysAreDocumented(t *testing.T) {
 	}
 	slices.Sort(rows)
 	if all := strings.Join(rows, "\n"); !strings.Contains(string(text), all) {
-		t.Errorf("docs/operations.md must have these rows:\n%s", all)
+		t.Errorf("docs/configuration.md must have these rows:\n%s", all)
 	}
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"crypto/tls"
+	"errors"
 	"io/fs"
 	"net/http"
 	"os"
@@ -37,6 +38,22 @@ func bit(b bool) int {
 		return 1
 	}
 	return 0
+}
+
+// Rotate takes texts for keys of the rotation, which win over the files. "" changes nothing.
+func (c *Config) Rotate(texts map[string]string) error {
+	d := &decoder{name: "flags"}
+	for key, f := range c.LogRotation.fields() {
+		if text := texts[key]; text != "" {
+			value := token.Token{Type: token.STRING, Text: strconv.Quote(text)}
+			f(d, &ast.ObjectItem{Keys: []*ast.ObjectKey{{Token: token.Token{Type: token.IDENT, Text: key}}}, Val: &ast.LiteralType{Token: value}})
+		}
+	}
+	return errors.Join(d.problems...)
+}
+
+func (r *LogRotation) fields() map[string]field {
+	return map[string]field{"log_rotate_bytes": sizeOr0(&r.Bytes), "log_rotate_duration": duration(&r.Every), "log_rotate_max_files": keep(&r.Keep)}
 }
 
 // keep takes a number of older log files.

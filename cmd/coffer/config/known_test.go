@@ -75,7 +75,7 @@ func TestRejected(t *testing.T) {
 		`listener "unix" { address = "/s" socket_mode = "999" }`:            "must be a mode",
 		`storage "raft" { retry_join { auto_join = "provider=aws" } }`:      "headless service",
 		`telemetry { statsite_address = "a:1" }`:                            "statsd_address",
-		`telemetry { statsd_address = "a:1" dogstatsd_addr = "a:1" }`:       "one address",
+		`plugin "auth" "a" { image = "x" }`:                                 "plugin_directory",
 		`telemetry { circonus_api_url = "a" }`:                              "otlp_endpoint",
 	} {
 		if _, err := load(t, text); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "coffer.hcl:1") {
@@ -87,6 +87,7 @@ func TestRejected(t *testing.T) {
 		`listener "tcp" { tls_disable = true tls_min_version = "tls13" tls_max_version = "tls12" }`:      "below",
 		`listener "unix" { address = "/s" }`:                                                                     `listener "tcp"`,
 		`listener "tcp" { tls_disable = true } telemetry { statsd_address = "a" }`:                               "host:port",
+		`listener "tcp" { tls_disable = true } telemetry { statsd_address = "a:1" dogstatsd_addr = "a:1" }`:      "one address",
 		`listener "tcp" { tls_disable = true } telemetry { dogstatsd_tags = ["a"] }`:                             "dogstatsd_addr",
 		`listener "tcp" { tls_disable = true } initialize "a" { request "b" { operation = "read" path = "p" } }`: "opens by itself",
 		`listener "tcp" { tls_disable = true } seal "static" {} initialize "a" { request "b" { operation = "read" path = "p" } }
@@ -121,6 +122,28 @@ func TestAddressesOfAnInterface(t *testing.T) {
 	}
 	if len(c.Warnings) != 2 || !strings.Contains(c.Warnings[0], "COFFER_API_ADDR") || !strings.Contains(c.Warnings[1], "COFFER_CLUSTER_ADDR") {
 		t.Errorf("warnings: %q", c.Warnings)
+	}
+}
+
+// Files of the family's documentation are accepted: metrics at a listener of their own, a plugin's checksum by its other name, zeroes.
+func TestFilesOfDocumentation(t *testing.T) {
+	c, err := load(t, `storage "raft" { path = "d" }
+listener "tcp" { tls_disable = true max_request_size = 0 telemetry { disallow_metrics = true } }
+listener "tcp" { address = "127.0.0.1:9101" tls_disable = true telemetry { metrics_only = true unauthenticated_metrics_access = true } }
+plugin "secret" "aws" { command = "aws" sha256sum = "ab" }
+plugin_download_behavior = "fail"`)
+	if err == nil {
+		err = c.Complete()
+	}
+	if err != nil || c.Plugins.Registered[0].SHA256 != "ab" {
+		t.Errorf("%+v, %v", c, err)
+	}
+	c, err = load(t, `storage "raft" { path = "d" } listener "tcp" { tls_disable = true } api_addr = "https://{{ GetPrivateIP }}:8200"`)
+	if err == nil {
+		err = c.Complete()
+	}
+	if err == nil || !strings.Contains(err.Error(), "COFFER_API_ADDR") {
+		t.Errorf("a template: %v", err)
 	}
 }
 

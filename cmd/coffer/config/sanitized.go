@@ -18,6 +18,7 @@ func (c *Config) Sanitized() map[string]any {
 			"x_forwarded_for_client_cert_header_decoders": l.Forwarded.CertDecoders,
 			"max_request_size":                            l.MaxRequestBytes,
 			"max_request_duration":                        l.MaxRequestDuration.String(), "max_request_memory": l.RequestMemory,
+			"max_request_json_memory": l.JSON.Memory, "max_request_json_strings": l.JSON.Strings, "max_request_json_depth": l.JSON.Depth,
 			"max_connections": l.MaxConnections, "max_connections_per_address": l.MaxConnectionsEach,
 			"enable_unauthenticated_ceremonies": l.OpenCeremonies,
 			"redact_addresses":                  l.RedactAddresses, "redact_version": l.RedactVersion, "redact_cluster_name": l.RedactClusterName,
@@ -30,6 +31,10 @@ func (c *Config) Sanitized() map[string]any {
 	joins := []string{}
 	for _, j := range c.Storage.RetryJoin {
 		joins = append(joins, j.LeaderAPIAddr)
+	}
+	devices := []string{}
+	for _, a := range c.Audit.Devices {
+		devices = append(devices, a.Type+" "+a.Path+"/")
 	}
 	lockouts := map[string]any{}
 	for label, l := range c.UserLockout {
@@ -58,9 +63,10 @@ func (c *Config) Sanitized() map[string]any {
 		},
 		"user_lockout": lockouts,
 		"snapshots":    map[string]any{"local_root": c.Snapshots.LocalRoot},
-		"audit":        map[string]any{"file_roots": c.Audit.FileRoots}, "free_space_warning": c.FreeSpaceWarning, "free_space_warning_percent": c.FreeSpacePercent,
+		"audit":        map[string]any{"file_roots": c.Audit.FileRoots, "devices": devices}, "free_space_warning": c.FreeSpaceWarning, "free_space_warning_percent": c.FreeSpacePercent,
 		"telemetry": map[string]any{
 			"otlp_endpoint": c.Traces.Endpoint, "otlp_insecure": c.Traces.Insecure, "sample_ratio": c.Traces.SampleRatio,
+			"statsd_address": c.Statsd.Address, "dogstatsd_addr": c.Statsd.DogAddress,
 			"unauthenticated_metrics_access": c.UnauthenticatedMetrics,
 		},
 	}

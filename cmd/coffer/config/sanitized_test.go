@@ -36,7 +36,7 @@ log_rotate_max_files = -1
 			t.Errorf("the sanitized configuration tells %q", secret)
 		}
 	}
-	for _, want := range []string{`"n1"`, "10.0.0.2:8200", "/var/backups/coffer", `"sample_ratio":0.25`, `"static"`, `"collector:4317"`, "/var/log/coffer.log", `"log_rotate_bytes":1000`, `"log_rotate_duration":"36h0m0s"`, `"log_rotate_max_files":-1`, `"log_max_size":1073741824`, `"log_max_age":43200`, `"environment_credentials":"all"`, `"file_roots":["/var/log/coffer","/mnt/audit"]`, `"free_space_warning":5368709120`, `"free_space_warning_percent":7`, `"free_space_minimum":"auto"`, `"ballast_size":"auto"`} {
+	for _, want := range []string{`"n1"`, "10.0.0.2:8200", "/var/backups/coffer", `"sample_ratio":0.25`, `"static"`, `"collector:4317"`, "/var/log/coffer.log", `"log_rotate_bytes":1000`, `"log_rotate_duration":"36h0m0s"`, `"log_rotate_max_files":-1`, `"log_max_size":1073741824`, `"log_max_age":43200`, `"environment_credentials":"all"`, `"devices":[],"file_roots":["/var/log/coffer","/mnt/audit"]`, `"free_space_warning":5368709120`, `"free_space_warning_percent":7`, `"free_space_minimum":"auto"`, `"ballast_size":"auto"`} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the sanitized configuration lacks %s:\n%s", want, text)
 		}

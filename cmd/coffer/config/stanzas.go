@@ -50,15 +50,3 @@ func (d *decoder) initialize(c *Config) field {
 		c.Initialize = append(c.Initialize, requests...)
 	}
 }
-
-// statsd takes where metrics are sent to. There is one such place.
-func (d *decoder) statsd(s *Statsd, dog bool) field {
-	return func(d *decoder, item *ast.ObjectItem) {
-		if s.Address != "" {
-			d.problem(item.Pos(), "metrics are sent to one address: give statsd_address or dogstatsd_addr")
-			return
-		}
-		text1(&s.Address)(d, item)
-		s.Dog = dog
-	}
-}

@@ -108,7 +108,9 @@ func diagnose(ctx context.Context, paths []string, skip map[string]bool) []findi
 	d := &diagnosis{group: "config"}
 	cfg, err := settings.Load(paths...)
 	if err == nil {
-		err = cfg.Complete()
+		if err = cfg.Complete(); err == nil {
+			_, err = settings.AuditDevices(cfg)
+		}
 	}
 	if err != nil {
 		for line := range strings.Lines(err.Error()) {

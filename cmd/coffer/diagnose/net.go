@@ -17,6 +17,7 @@ import (
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/config"
+	"github.com/coffer-project/coffer/cmd/coffer/config/interfaces"
 	"github.com/coffer-project/coffer/cmd/coffer/node/settings"
 )
 
@@ -129,7 +130,7 @@ func diagnoseListeners(ctx context.Context, d *diagnosis) {
 func (d *diagnosis) reachable(listener string) {
 	host, port, err := net.SplitHostPort(d.config.ClusterAddr)
 	_, bound, boundErr := net.SplitHostPort(listener)
-	if err == nil && boundErr == nil && port != bound && bound != "0" && config.IsLocal(host) {
+	if err == nil && boundErr == nil && port != bound && bound != "0" && interfaces.IsLocal(host) {
 		d.warn("cluster_addr "+d.config.ClusterAddr, "is this machine, but the cluster listener has port %s: other nodes cannot reach this one; set cluster_address of the listener, or correct cluster_addr", bound)
 	}
 }

@@ -4,20 +4,18 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/config"
+	"github.com/coffer-project/coffer/cmd/coffer/node/clientcerts"
 	"github.com/coffer-project/coffer/cmd/coffer/node/socket"
-	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/admission"
 )
 
@@ -118,70 +116,10 @@ func (l *listener) tlsConfig() (*tls.Config, error) {
 		l.http.Protocols.SetHTTP1(true)
 		c.NextProtos = []string{"http/1.1"}
 	}
-	if file := l.config.TLSClientCAFile; file != "" {
-		pem, err := os.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("listener %s: %w", l.config.Address, err)
-		}
-		c.ClientCAs = x509.NewCertPool()
-		if !c.ClientCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("listener %s: tls_client_ca_file holds no PEM certificate", l.config.Address)
-		}
-		c.ClientAuth = tls.VerifyClientCertIfGiven
-	}
-	if l.config.TLSRequireClient {
-		c.ClientAuth = tls.RequireAndVerifyClientCert
-	}
-	c.VerifyConnection = boundCertificates
-	if c.ClientAuth == tls.NoClientCert && !l.config.TLSDisableClientCerts {
-		l.askOnDemand(c)
+	if err := clientcerts.Configure(c, &l.config, func(ctx context.Context) bool { return l.asks != nil && l.asks(ctx) }); err != nil {
+		return nil, fmt.Errorf("listener %s: %w", l.config.Address, err)
 	}
 	return c, nil
-}
-
-// maxChainBytes bounds what a client sends of certificates: it goes to the active node with each of its requests.
-const maxChainBytes = 32 << 10
-
-// boundCertificates refuses a handshake with more certificates than a chain has.
-func boundCertificates(cs tls.ConnectionState) error {
-	bytes := 0
-	for _, c := range cs.PeerCertificates {
-		bytes += len(c.Raw)
-	}
-	if len(cs.PeerCertificates) > engines.MaxCertificates || bytes > maxChainBytes {
-		return fmt.Errorf("the client sends more than %d certificates, or more than %d bytes of them", engines.MaxCertificates, maxChainBytes)
-	}
-	return nil
-}
-
-// askTime is how long a handshake waits to know whether there is an auth method that needs certificates.
-const askTime = time.Second
-
-// askOnDemand has the listener ask clients for certificates only while an auth method needs them: browsers bother their users with the
-// question. The auth method verifies them. A session from before it was there is not resumed.
-func (l *listener) askOnDemand(c *tls.Config) {
-	const asked = "asked for a certificate"
-	asking := c.Clone()
-	asking.ClientAuth = tls.RequestClientCert
-	asking.WrapSession = func(cs tls.ConnectionState, s *tls.SessionState) ([]byte, error) {
-		s.Extra = append(s.Extra, []byte(asked))
-		return c.EncryptTicket(cs, s)
-	}
-	asking.UnwrapSession = func(identity []byte, cs tls.ConnectionState) (*tls.SessionState, error) {
-		s, err := c.DecryptTicket(identity, cs)
-		if err != nil || s == nil || !slices.ContainsFunc(s.Extra, func(b []byte) bool { return string(b) == asked }) {
-			return nil, err
-		}
-		return s, nil
-	}
-	c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		ctx, cancel := context.WithTimeout(hello.Context(), askTime)
-		defer cancel()
-		if l.asks != nil && l.asks(ctx) {
-			return asking, nil
-		}
-		return nil, nil
-	}
 }
 
 // forHTTP2 reports whether HTTP/2 can do with nothing but this cipher suite, of those before TLS 1.3.

@@ -37,7 +37,8 @@ type Options struct {
 	Dev      dev.Options
 	// LogFormat and LogFile win over the configuration's likewise.
 	LogFormat, LogFile string
-	Version            string // of the product
+	Rotation           map[string]string // by key of the configuration, "": as it says
+	Version            string            // of the product
 
 	// Execute replaces the process image when the server is sealed. Without it the server goes on in the same process.
 	Execute  func(path string, args, env []string) error
@@ -48,6 +49,12 @@ type Options struct {
 func Run(ctx context.Context, o Options) error {
 	if err := process.Protect(); err != nil {
 		return fmt.Errorf("protecting the memory of this process: %w", err)
+	}
+	if o.Dev.Three {
+		if len(o.Config) > 0 {
+			return errors.New("-dev-ha configures its nodes itself: leave out -config, or start each node with it")
+		}
+		return o.Dev.RunThree(ctx, o.Err)
 	}
 	from, err := takeHandover()
 	if err != nil {
@@ -103,6 +110,9 @@ func loadConfig(o Options) (*config.Config, error) {
 		return nil, fmt.Errorf("the configuration has problems:\n%w", err)
 	}
 	cfg.LogFile = cmp.Or(o.LogFile, cfg.LogFile)
+	if err := cfg.Rotate(o.Rotation); err != nil {
+		return nil, err
+	}
 	if o.LogFormat != "" {
 		format, ok := config.LogFormat(o.LogFormat)
 		if !ok {
@@ -212,10 +222,10 @@ func serve(ctx context.Context, cfg *config.Config, paths []string, version stri
 		group.Go(l.serve)
 	}
 	group.Go(func() error { return reloads(stopping, hangups, n, log, listeners, paths) })
-	if cfg.Statsd.Address != "" {
+	if to := cmp.Or(cfg.Statsd.Address, cfg.Statsd.DogAddress); to != "" {
 		group.Go(func() error {
 			statsd.Run(stopping, statsd.Options{
-				Address: cfg.Statsd.Address, Every: cfg.Statsd.Every, Dog: cfg.Statsd.Dog, Tags: cfg.Statsd.Tags,
+				Address: to, Every: cfg.Statsd.Every, Dog: cfg.Statsd.DogAddress != "", Tags: cfg.Statsd.Tags,
 				Values: n.server.Metrics().Values, Logger: log.Named("statsd"),
 			})
 			return nil
@@ -311,11 +321,7 @@ func declareAudit(ctx context.Context, n *node, paths []string) error {
 	if len(paths) == 0 {
 		return nil
 	}
-	cfg, err := settings.Load(paths...)
-	if err != nil {
-		return err
-	}
-	devices, err := settings.AuditDevices(cfg)
+	devices, err := settings.LoadAudit(paths)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os/exec"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -100,6 +99,9 @@ const maxHeaderBytes = 64 << 10
 // Unix socket they cost more than they tell.
 const windowBytes = 1 << 20
 
+// streamWorkers are goroutines that answer a plugin's calls one after the other: a new one for each call would have to grow its stack.
+const streamWorkers = 32
+
 // Start runs a plugin. It takes no longer than Limits.StartTimeout.
 func Start(ctx context.Context, o Options) (*Process, error) {
 	o.Limits = o.Limits.withDefaults()
@@ -122,6 +124,7 @@ func Start(ctx context.Context, o Options) (*Process, error) {
 		GRPCDialOptions: []grpc.DialOption{
 			grpc.WithMaxHeaderListSize(maxHeaderBytes), grpc.WithUnaryInterceptor(p.limit), grpc.WithStreamInterceptor(limitStream),
 			grpc.WithStaticStreamWindowSize(windowBytes), grpc.WithStaticConnWindowSize(windowBytes),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(o.Limits.MessageBytes), grpc.MaxCallSendMsgSize(o.Limits.MessageBytes)),
 		},
 		UnixSocketConfig: sockets,
 		RunnerFunc: func(_ hclog.Logger, protocol *exec.Cmd, dir string) (runner.Runner, error) {
@@ -165,7 +168,7 @@ func (p *Process) connect(ctx context.Context) error {
 	return err
 }
 
-// limit bounds every call to the plugin: how many there are, how long each takes, and how much it returns.
+// limit bounds every call to the plugin: how many there are, and how long each takes.
 func (p *Process) limit(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	select {
 	case p.calls <- struct{}{}:
@@ -175,8 +178,7 @@ func (p *Process) limit(ctx context.Context, method string, req, reply any, conn
 	defer func() { <-p.calls }()
 	ctx, cancel := context.WithTimeout(ctx, p.options.Limits.CallTimeout)
 	defer cancel()
-	size := p.options.Limits.MessageBytes
-	return invoke(ctx, method, req, reply, conn, append(opts, grpc.MaxCallRecvMsgSize(size), grpc.MaxCallSendMsgSize(size))...)
+	return invoke(ctx, method, req, reply, conn, opts...)
 }
 
 // limitStream bounds the streams of go-plugin: what the plugin prints, and its part in brokering connections, of which it has none.
@@ -221,7 +223,7 @@ func (p *Process) Serve(register func(grpc.ServiceRegistrar)) (id uint32, stop f
 		p.link.broker.AcceptAndServe(id, func(opts []grpc.ServerOption) *grpc.Server {
 			size := p.options.Limits.MessageBytes
 			s := grpc.NewServer(append(opts, grpc.MaxRecvMsgSize(size), grpc.MaxSendMsgSize(size),
-				grpc.StaticStreamWindowSize(windowBytes), grpc.StaticConnWindowSize(windowBytes), grpc.NumStreamWorkers(uint32(runtime.GOMAXPROCS(0))),
+				grpc.StaticStreamWindowSize(windowBytes), grpc.StaticConnWindowSize(windowBytes), grpc.NumStreamWorkers(streamWorkers),
 				grpc.MaxConcurrentStreams(uint32(p.options.Limits.Calls)), grpc.MaxHeaderListSize(maxHeaderBytes))...)
 			register(s)
 			for _, service := range ignored {

@@ -27,27 +27,34 @@ import (
 	"github.com/coffer-project/coffer/test/harness/apiserver"
 )
 
-// documented runs the commands of a section of docs/plugins.md, beside files, with values in the place of others.
-func documented(t *testing.T, c *harness.Cluster, section string, files map[string]string, replace ...string) {
+// blocks returns the blocks of a language in a section of a page of docs, as one text.
+func blocks(t *testing.T, page, heading, language string) string {
 	t.Helper()
 	root, err := harness.Root()
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(filepath.Join(root, "docs", "plugins.md"))
+	all, err := os.ReadFile(filepath.Join(root, "docs", page))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, text, _ := strings.Cut(string(page), "\n### "+section+"\n")
+	_, text, _ := strings.Cut("\n"+string(all), "\n"+heading+"\n")
 	text, _, _ = strings.Cut(text, "\n##")
-	var commands string
-	for _, block := range strings.Split(text, "```sh\n")[1:] {
+	var found string
+	for _, block := range strings.Split(text, "```"+language+"\n")[1:] {
 		block, _, _ = strings.Cut(block, "```")
-		commands += block
+		found += block
 	}
+	return found
+}
+
+// documented runs the commands of a section of a page of docs, beside files, with values in the place of others.
+func documented(t *testing.T, c *harness.Cluster, page, section string, files map[string]string, replace ...string) {
+	t.Helper()
+	commands := blocks(t, page, section, "sh")
 	for i := 0; i < len(replace); i += 2 {
 		if !strings.Contains(commands, replace[i]) {
-			t.Fatalf("%q in docs/plugins.md does not have %s: %q", section, replace[i], commands)
+			t.Fatalf("%q in %s does not have %s: %q", section, page, replace[i], commands)
 		}
 	}
 	dir := t.TempDir()
@@ -65,11 +72,11 @@ func documented(t *testing.T, c *harness.Cluster, section string, files map[stri
 		"HOME=" + dir, "PATH=" + dir + ":" + os.Getenv("PATH"), "COFFER_ADDR=" + c.Leader().URL, "COFFER_CACERT=" + c.CAFile, "COFFER_TOKEN=" + c.RootToken,
 	}
 	if out, err := shell.CombinedOutput(); err != nil {
-		t.Fatalf("%q in docs/plugins.md: %v: %s", section, err, out)
+		t.Fatalf("%q in %s: %v: %s", section, page, err, out)
 	}
 }
 
-// issuer signs tokens, and serves its public key.
+// issuer signs tokens, and serves its public key and, as an OpenID provider, where that is.
 type issuer struct {
 	*httptest.Server
 	key *rsa.PrivateKey
@@ -84,6 +91,10 @@ func newIssuer(t *testing.T) *issuer {
 	}
 	i := &issuer{key: key}
 	i.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/.well-known/openid-configuration" {
+			json.NewEncoder(w).Encode(map[string]string{"issuer": i.URL, "jwks_uri": i.URL + "/keys"})
+			return
+		}
 		json.NewEncoder(w).Encode(map[string]any{"keys": []map[string]any{{
 			"kty": "RSA", "use": "sig", "kid": "one", "alg": "RS256",
 			"n": encode(key.N.Bytes()), "e": encode(big.NewInt(int64(key.E)).Bytes()),
@@ -279,7 +290,7 @@ func TestShippedPlugins(t *testing.T) {
 func jwtLogin(t *testing.T, c *harness.Cluster) counterpart {
 	n := c.Leader()
 	keys := newIssuer(t)
-	documented(t, c, "Log workloads in with JSON web tokens", map[string]string{"ca.pem": authority(keys.Server)},
+	documented(t, c, "plugins.md", "### Log workloads in with JSON web tokens", map[string]string{"ca.pem": authority(keys.Server)},
 		"jwks_url=https://ci.example.com/keys", "jwks_ca_pem=@ca.pem jwks_url="+keys.URL)
 	claims := map[string]any{"iss": "https://ci.example.com", "aud": "coffer", "sub": "job", "project": "web"}
 	login := func(n *harness.Node, token string) (harness.Answer, error) {

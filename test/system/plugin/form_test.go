@@ -33,41 +33,46 @@ func TestForms(t *testing.T) {
 	leader.MustDo("POST", "/v1/sys/auth/door", map[string]any{"type": "door"})
 	leader.MustDo("POST", "/v1/sys/mounts/p", map[string]any{"type": "thing"})
 	browser := browserOf(t, c)
-	post := func(n *harness.Node, path, kind, body string) (int, http.Header, string) {
+	// post awaits a status, also while another node becomes the active one.
+	post := func(n *harness.Node, want int, path, kind, body string) (header http.Header, text string) {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), "POST", n.URL+"/v1/"+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header = http.Header{"Content-Type": {kind}, "Origin": {"https://login.example.com"}, "Sec-Fetch-Site": {"cross-site"}}
-		resp, err := browser.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		text, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp.StatusCode, resp.Header, string(text)
+		harness.Await(t, "the response of "+n.ID+" to a form at "+path, patience, func() error {
+			var status int
+			if status, header, text = postOnce(t, browser, n, path, kind, body); status != want {
+				return fmt.Errorf("status %d, want %d: %.200s", status, want, text)
+			}
+			return nil
+		})
+		return header, text
 	}
 	const form = "application/x-www-form-urlencoded"
 	for i, n := range c.Nodes {
 		for _, mount := range []string{"oidc", "jwt"} {
 			user := fmt.Sprintf("ann-%d", i)
-			status, header, text := post(n, "auth/"+mount+"/oidc/callback", form, url.Values{"state": {"of " + user}, "code": {user}}.Encode())
-			if status != 200 || text != "<p>go on" || !strings.Contains(header.Get("Content-Security-Policy"), "sandbox") {
-				t.Errorf("%s through %s: status %d: %s, %v", mount, n.ID, status, text, header)
+			header, text := post(n, 200, "auth/"+mount+"/oidc/callback", form, url.Values{"state": {"of " + user}, "code": {user}}.Encode())
+			if text != "<p>go on" || !strings.Contains(header.Get("Content-Security-Policy"), "sandbox") {
+				t.Errorf("%s through %s: %s, %v", mount, n.ID, text, header)
 			}
 			var out struct {
 				Auth struct{ Metadata map[string]string }
 			}
-			do(t, n, 200, "GET", "auth/"+mount+"/oidc/callback?"+url.Values{"state": {"of " + user}, "code": {"no_code"}}.Encode(), "", nil).Decode(t, &out)
+			query := url.Values{"state": {"of " + user}, "code": {"no_code"}}.Encode()
+			harness.Await(t, "the login", patience, func() error {
+				a, err := n.Do(t.Context(), "GET", "/v1/auth/"+mount+"/oidc/callback?"+query, "", nil)
+				if err == nil && a.Status != 200 { // the plugin of another node does not know of the form
+					post(n, 200, "auth/"+mount+"/oidc/callback", form, url.Values{"state": {"of " + user}, "code": {user}}.Encode())
+					return fmt.Errorf("status %d: %s", a.Status, a.Body)
+				}
+				if err == nil {
+					a.Decode(t, &out)
+				}
+				return err
+			})
 			if out.Auth.Metadata["user"] != user {
 				t.Errorf("the login is of %v", out.Auth.Metadata)
 			}
 		}
-		for name, at := range map[string]struct {
+		for _, at := range map[string]struct {
 			status           int
 			path, kind, body string
 		}{
@@ -81,11 +86,29 @@ func TestForms(t *testing.T) {
 			"too large a form": {413, "auth/oidc/oidc/callback", form, "state=" + strings.Repeat("x", 3<<20)},
 			"a login":          {403, "auth/jwt/login", form, "role=x&jwt=y"},
 		} {
-			if status, _, text := post(n, at.path, at.kind, at.body); status != at.status {
-				t.Errorf("%s through %s: status %d, want %d: %.200s", name, n.ID, status, at.status, text)
-			}
+			post(n, at.status, at.path, at.kind, at.body)
 		}
 	}
+}
+
+// postOnce sends what a page of another site has a browser send.
+func postOnce(t *testing.T, browser *http.Client, n *harness.Node, path, kind, body string) (int, http.Header, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), "POST", n.URL+"/v1/"+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header = http.Header{"Content-Type": {kind}, "Origin": {"https://login.example.com"}, "Sec-Fetch-Site": {"cross-site"}}
+	resp, err := browser.Do(req)
+	if err != nil {
+		return 0, nil, err.Error()
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, nil, err.Error()
+	}
+	return resp.StatusCode, resp.Header, string(text)
 }
 
 func manyFields() string {

@@ -1,6 +1,7 @@
 package plugin_test
 
 import (
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,60 +28,97 @@ func TestHelp(t *testing.T) {
 			Unauthenticated bool `json:"x-vault-unauthenticated"`
 		}
 	}
-	read := func(n *harness.Node) (doc document) {
-		do(t, n, 200, "GET", "sys/internal/specs/openapi", root, nil).Decode(t, &doc)
-		return doc
+	ask := func(n *harness.Node, path, token string, want int) (harness.Answer, error) {
+		a, err := n.Do(t.Context(), "GET", "/v1/"+path, token, nil)
+		if err == nil && a.Status != want {
+			err = fmt.Errorf("%s through %s: status %d, want %d: %.300s", path, n.ID, a.Status, want, a.Body)
+		}
+		return a, err
 	}
-	help := func(a harness.Answer) string {
+	// answers awaits a status, also while another node becomes the active one, and returns the help of the response.
+	answers := func(n *harness.Node, path, token string, want int) string {
+		t.Helper()
 		var out struct{ Help string }
-		a.Decode(t, &out)
+		harness.Await(t, path, patience, func() error {
+			a, err := ask(n, path, token, want)
+			if err == nil && want == 200 {
+				a.Decode(t, &out)
+			}
+			return err
+		})
 		return out.Help
 	}
 	for _, n := range c.Nodes {
-		if text := help(do(t, n, 200, "GET", "p?help=1", root, nil)); !strings.Contains(text, "A plugin for tests.") {
+		if text := answers(n, "p?help=1", root, 200); !strings.Contains(text, "A plugin for tests.") {
 			t.Errorf("help of the mount through %s: %s", n.ID, text)
 		}
-		if text := help(do(t, n, 200, "GET", "p/data/a?help=1", root, nil)); !strings.Contains(text, "value (string)") {
+		if text := answers(n, "p/data/a?help=1", root, 200); !strings.Contains(text, "value (string)") {
 			t.Errorf("help of a path through %s: %s", n.ID, text)
 		}
-		do(t, n, 404, "GET", "p/nothing?help=1", root, nil)
-		do(t, n, 403, "GET", "p?help=1", "", nil)
-		doc := read(n)
-		for path, method := range map[string]string{"/p/data/{path}": "post", "/p/creds": "get", "/auth/door/login": "post", "/kv/{path}": "get", "/sys/mounts": "get"} {
-			if _, ok := doc.Paths[path][method]; !ok {
-				t.Errorf("%s %s is missing in the document of %s", method, path, n.ID)
+		answers(n, "p/nothing?help=1", root, 404)
+		answers(n, "p?help=1", "", 403)
+		harness.Await(t, "the document of "+n.ID, patience, func() error {
+			a, err := ask(n, "sys/internal/specs/openapi", root, 200)
+			if err != nil {
+				return err
 			}
-		}
-		if !doc.Paths["/auth/door/login"]["post"].Unauthenticated || doc.Paths["/sys/seal"] == nil || doc.Info.Description == "" {
-			t.Errorf("the document of %s: %q", n.ID, doc.Info.Description)
-		}
-		for path := range doc.Paths {
-			if strings.HasPrefix(path, "/odd") {
-				t.Errorf("the document of %s has %s", n.ID, path)
+			var doc document
+			a.Decode(t, &doc)
+			for path, method := range map[string]string{"/p/data/{path}": "post", "/p/creds": "get", "/auth/door/login": "post", "/kv/{path}": "get", "/sys/mounts": "get", "/sys/seal": "post"} {
+				if _, ok := doc.Paths[path][method]; !ok {
+					return fmt.Errorf("%s %s is missing", method, path)
+				}
 			}
-		}
+			for path := range doc.Paths {
+				if strings.HasPrefix(path, "/odd") {
+					t.Errorf("the document of %s has %s", n.ID, path)
+				}
+			}
+			if !doc.Paths["/auth/door/login"]["post"].Unauthenticated || !strings.HasSuffix(doc.Info.Description, ": odd/") {
+				return fmt.Errorf("it says %q", doc.Info.Description)
+			}
+			return nil
+		})
 	}
 	for path, want := range map[string]int{"large": 503, "number": 503, "crash": 503, "nothing": 404, "hang": 503} {
-		do(t, leader, want, "GET", "odd/"+path+"?help=1", root, nil)
+		answers(c.Nodes[0], "odd/"+path+"?help=1", root, want)
 	}
+	n := c.Nodes[0]
 	var out struct {
 		Auth struct {
 			Token string `json:"client_token"`
 		}
 	}
-	do(t, leader, 200, "POST", "auth/door/login", "", map[string]any{"user": "ann"}).Decode(t, &out)
-	do(t, leader, 200, "GET", "p?help=1", out.Auth.Token, nil)
-	do(t, leader, 403, "GET", "odd?help=1", out.Auth.Token, nil)
-	for _, pid := range processes(t, leader) {
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
+	harness.Await(t, "the login", patience, func() error {
+		a, err := n.Do(t.Context(), "POST", "/v1/auth/door/login", "", map[string]any{"user": "ann"})
+		if err == nil && a.Status != 200 {
+			err = fmt.Errorf("status %d: %s", a.Status, a.Body)
 		}
-	}
-	do(t, leader, 503, "GET", "p?help=1", root, nil)
+		if err == nil {
+			a.Decode(t, &out)
+		}
+		return err
+	})
+	answers(n, "p?help=1", out.Auth.Token, 200)
+	answers(n, "odd?help=1", out.Auth.Token, 403)
 	for _, n := range c.Nodes {
-		doc := read(n)
-		if doc.Paths["/p/creds"] != nil || doc.Paths["/kv/{path}"] == nil || !strings.HasSuffix(doc.Info.Description, ": auth/door/, odd/, p/") {
-			t.Errorf("with plugins stopped, the document of %s: %s", n.ID, doc.Info.Description)
-		}
+		harness.Await(t, "the document of "+n.ID+" without plugins", patience, func() error {
+			for _, node := range c.Nodes {
+				for _, pid := range processes(t, node) {
+					if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+						return err
+					}
+				}
+			}
+			a, err := ask(n, "sys/internal/specs/openapi", root, 200)
+			if err != nil {
+				return err
+			}
+			var doc document
+			if a.Decode(t, &doc); doc.Paths["/p/creds"] != nil || doc.Paths["/kv/{path}"] == nil || !strings.HasSuffix(doc.Info.Description, ": auth/door/, odd/, p/") {
+				return fmt.Errorf("it says %q", doc.Info.Description)
+			}
+			return nil
+		})
 	}
 }

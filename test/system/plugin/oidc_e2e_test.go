@@ -55,7 +55,7 @@ func oidcLogin(t *testing.T, c *harness.Cluster) counterpart {
 	p.start(t, string(registered))
 
 	n := c.Leader()
-	documented(t, c, "Sign people in with OpenID Connect", map[string]string{"client-secret": clientSecret},
+	documented(t, c, "plugins.md", "### Sign people in with OpenID Connect", map[string]string{"client-secret": clientSecret},
 		"https://login.example.com", p.issuer, "https://coffer.example.com:8200", n.URL)
 	n.MustDo("POST", "/v1/auth/oidc/role/staff", map[string]any{
 		"role_type": "oidc", "user_claim": "sub", "bound_claims": map[string]any{"groups": "staff"}, "oidc_scopes": []string{"profile"},

@@ -271,7 +271,7 @@ func TestRotation(t *testing.T) {
 	t.Parallel()
 	c := newShipped(t, 1)
 	n, d := c.Leader(), newDirectory(t)
-	documented(t, c, "Rotate passwords of LDAP", map[string]string{"bind-password": enginePass}, "ldaps://ldap.example.com", d.url, "=24h", "=5s")
+	documented(t, c, "plugins.md", "### Rotate passwords of LDAP", map[string]string{"bind-password": enginePass}, "ldaps://ldap.example.com", d.url, "=24h", "=5s")
 	for _, when := range []string{"at first", "after the end of the plugin"} {
 		former, err := issue(n, "GET", "openldap/static-cred/app", nil)
 		if err != nil {

@@ -22,14 +22,16 @@ import (
 
 // machine is a client with a certificate, or without one if that is nil.
 type machine struct {
-	c    *harness.Cluster
-	cert *certtest.Client
+	c        *harness.Cluster
+	cert     *certtest.Client
+	sessions tls.ClientSessionCache // nil: none is resumed
 }
 
 // do sends a request to a node over a connection of its own. asked reports whether the server wanted a certificate.
 func (m machine) do(t *testing.T, n *harness.Node, method, path, token string, body any, header ...string) (a harness.Answer, asked bool) {
 	t.Helper()
 	config := clientTLS(m.c)
+	config.ClientSessionCache = m.sessions
 	config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 		asked = true
 		if m.cert == nil {
@@ -104,7 +106,7 @@ func TestClientCertificates(t *testing.T) {
 	logFile := filepath.Join(t.TempDir(), "audit.log")
 	root.must("POST", "sys/audit/file", fields{"type": "file", "options": fields{"file_path": logFile, "log_raw": "true"}})
 	ca, stranger := certtest.New(t, "ca"), certtest.New(t, "ca")
-	good := machine{c, ca.Issue("web.example.com", nil)}
+	good := machine{c: c, cert: ca.Issue("web.example.com", nil)}
 	if _, asked := good.do(t, c.Leader(), "GET", "sys/health", "", nil); asked {
 		t.Error("a client is asked for a certificate without a method that needs one")
 	}
@@ -118,22 +120,22 @@ func TestClientCertificates(t *testing.T) {
 		if good.login(t, n, "") == token {
 			t.Error("two logins got one token")
 		}
-		machine{c, nil}.stays(t, "no certificate", n, "web")
-		machine{c, stranger.Issue("web.example.com", nil)}.stays(t, "another CA", n, "web")
-		machine{c, stranger.IssueFor(good.cert.Key, "web.example.com", nil)}.stays(t, "another CA, the same key", n, "web")
-		machine{c, ca.Issue("web.example.com", func(x *x509.Certificate) { x.NotAfter = time.Now().Add(-time.Minute) })}.stays(t, "expired", n, "web")
-		machine{c, ca.Issue("web.example.org", nil)}.stays(t, "another name", n, "web")
-		machine{c, ca.Server()}.stays(t, "a server's certificate", n, "web")
+		machine{c: c, cert: nil}.stays(t, "no certificate", n, "web")
+		machine{c: c, cert: stranger.Issue("web.example.com", nil)}.stays(t, "another CA", n, "web")
+		machine{c: c, cert: stranger.IssueFor(good.cert.Key, "web.example.com", nil)}.stays(t, "another CA, the same key", n, "web")
+		machine{c: c, cert: ca.Issue("web.example.com", func(x *x509.Certificate) { x.NotAfter = time.Now().Add(-time.Minute) })}.stays(t, "expired", n, "web")
+		machine{c: c, cert: ca.Issue("web.example.org", nil)}.stays(t, "another name", n, "web")
+		machine{c: c, cert: ca.Server()}.stays(t, "a server's certificate", n, "web")
 
 		for name, renewal := range map[string]struct {
 			who    machine
 			status int
 		}{
 			"the same certificate":            {good, 200},
-			"a newer one for its key":         {machine{c, ca.IssueFor(good.cert.Key, "web.example.com", nil)}, 200},
-			"no certificate":                  {machine{c, nil}, 400},
-			"another one that could log in":   {machine{c, ca.Issue("web.example.com", nil)}, 400},
-			"one of another CA, the same key": {machine{c, stranger.IssueFor(good.cert.Key, "web.example.com", nil)}, 400},
+			"a newer one for its key":         {machine{c: c, cert: ca.IssueFor(good.cert.Key, "web.example.com", nil)}, 200},
+			"no certificate":                  {machine{c: c, cert: nil}, 400},
+			"another one that could log in":   {machine{c: c, cert: ca.Issue("web.example.com", nil)}, 400},
+			"one of another CA, the same key": {machine{c: c, cert: stranger.IssueFor(good.cert.Key, "web.example.com", nil)}, 400},
 		} {
 			if a, _ := renewal.who.do(t, n, "POST", "auth/token/renew-self", token, nil); a.Status != renewal.status {
 				t.Errorf("%s: a renewal with %s: status %d, want %d: %.300s", n.ID, name, a.Status, renewal.status, a.Body)
@@ -151,7 +153,7 @@ func TestClientCertificates(t *testing.T) {
 		if a, _ := good.do(t, n, "POST", "auth/token/renew-self", token, nil); a.Status != 400 {
 			t.Errorf("%s: a renewal with a revoked certificate: status %d", n.ID, a.Status)
 		}
-		machine{c, ca.Issue("web.example.com", nil)}.login(t, n, "web")
+		machine{c: c, cert: ca.Issue("web.example.com", nil)}.login(t, n, "web")
 	}
 	root.must("DELETE", "sys/auth/cert", nil)
 	for _, n := range nodes {
@@ -166,7 +168,7 @@ func headersAreNoCertificates(t *testing.T, c *harness.Cluster, cert *certtest.C
 	der := base64.StdEncoding.EncodeToString(cert.Cert.Raw)
 	for _, n := range c.Nodes {
 		for _, name := range []string{"X-Ssl-Client-Cert", "X-Forwarded-Client-Cert", "Client-Cert", "X-Client-Cert", "Certificates"} {
-			a, _ := machine{c, nil}.do(t, n, "POST", "auth/cert/login", "", fields{"name": "web"}, name, der, "X-Forwarded-For", "127.0.0.1")
+			a, _ := machine{c: c, cert: nil}.do(t, n, "POST", "auth/cert/login", "", fields{"name": "web"}, name, der, "X-Forwarded-For", "127.0.0.1")
 			if a.Status != 400 {
 				t.Errorf("a certificate in the header %s on %s: status %d", name, n.ID, a.Status)
 			}
@@ -210,13 +212,13 @@ func TestClientCertificatesOnASecondary(t *testing.T) {
 	root.must("POST", "auth/cert/certs/web", fields{"certificate": ca.PEM(), "token_policies": "default"})
 	harness.Replicate(primary, secondary, "eu")
 	n := secondary.Leader()
-	good := machine{secondary, ca.Issue("web", nil)}
+	good := machine{c: secondary, cert: ca.Issue("web", nil)}
 	good.awaitAsked(t, n, true)
 	token := good.login(t, n, "web")
 	if a, _ := good.do(t, n, "POST", "auth/token/renew-self", token, nil); a.Status != 200 {
 		t.Errorf("a renewal: status %d: %.300s", a.Status, a.Body)
 	}
-	machine{secondary, certtest.New(t, "ca").Issue("web", nil)}.stays(t, "another CA", n, "web")
+	machine{c: secondary, cert: certtest.New(t, "ca").Issue("web", nil)}.stays(t, "another CA", n, "web")
 	root.must("POST", "auth/cert/crls/ca", fields{"crl": ca.Revoke(good.cert)})
 	secondary.AwaitHead(primary)
 	good.stays(t, "revoked", n, "web")
@@ -241,7 +243,7 @@ func TestNoClientCertificates(t *testing.T) {
 	ca := certtest.New(t, "ca")
 	root.must("POST", "sys/namespaces/child", nil)
 	root.in("child").must("POST", "sys/auth/cert", fields{"type": "cert"})
-	if _, asked := (machine{c, ca.Issue("web", nil)}).do(t, root.n, "GET", "sys/health", "", nil); asked {
+	if _, asked := (machine{c: c, cert: ca.Issue("web", nil)}).do(t, root.n, "GET", "sys/health", "", nil); asked {
 		t.Error("the listener asks for a certificate")
 	}
 }
@@ -250,13 +252,22 @@ func TestNoClientCertificates(t *testing.T) {
 func TestCertificatesOfNamespaces(t *testing.T) {
 	c, root := single(t, harness.Options{})
 	ca := certtest.New(t, "ca")
-	m := machine{c, ca.Issue("web", nil)}
+	m := machine{c: c, cert: ca.Issue("web", nil)}
 	root.must("POST", "sys/namespaces/child", nil)
 	child := root.in("child")
+	m.sessions = tls.NewLRUClientSessionCache(1)
+	for range 2 {
+		if _, asked := m.do(t, root.n, "GET", "sys/health", "", nil); asked {
+			t.Error("asked for a certificate without a method that needs one")
+		}
+	}
 	child.must("POST", "sys/auth/staff", fields{"type": "cert"})
 	child.must("POST", "auth/staff/certs/web", fields{"certificate": ca.PEM()})
 	if a, asked := m.do(t, root.n, "POST", "child/auth/staff/login", "", nil); a.Status != 200 || !asked {
 		t.Errorf("a login in a namespace: status %d, asked: %v: %.300s", a.Status, asked, a.Body)
+	}
+	if a, asked := m.do(t, root.n, "POST", "child/auth/staff/login", "", nil); a.Status != 200 || asked {
+		t.Errorf("a login in a session that is resumed: status %d, asked: %v: %.300s", a.Status, asked, a.Body)
 	}
 	if a, _ := m.do(t, root.n, "POST", "auth/staff/login", "", nil); a.Status == 200 {
 		t.Error("the method of a namespace logs in at the root")

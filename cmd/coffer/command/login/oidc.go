@@ -91,7 +91,8 @@ func loginOIDC(ctx context.Context, c *command.Call) (*command.Response, error) 
 	}
 	path := command.AuthPrefix + mount + "/oidc/callback"
 	if posted != nil { // oidc_response_mode=form_post: the server gets the form first
-		if _, err := c.Send(ctx, command.Request{Method: http.MethodPost, Path: path, Body: posted, Raw: true}); err != nil {
+		_, err := c.Send(ctx, command.Request{Method: http.MethodPost, Path: path, Body: posted, Raw: true})
+		if err != nil && command.StatusOf(err) != http.StatusBadRequest { // which the method also says of a form that it has taken
 			return nil, loginRefused(err, mount, nil)
 		}
 	}

@@ -77,6 +77,13 @@ var Ignored = map[string]map[string]Key{
 		"enable_multiseal":                {must(false, "there is one seal, and one with disabled = \"true\" that the cluster leaves; remove it"), "that is how it is"},
 		"plugin_tmpdir":                   {anyText, "sockets of plugins are in a private temporary directory"},
 		"plugin_auto_download":            {must(false, "plugins are never downloaded: copy them to plugin_directory"), "that is how it is"},
+		"plugin_download_behavior":        {anyText, "plugins are never downloaded"},
+		"plugin_download_max_size":        {anyNumber, "plugins are never downloaded"},
+		"cluster_cipher_suites":           {anyText, "connections between nodes are of TLS 1.3"},
+		"remove_irrevocable_lease_after":  {anyDuration, "leases that cannot be revoked stay until they can, or an operator removes them"},
+		"request_limiter":                 {anyBlock, "what requests may take is bounded by max_connections and max_request_memory"},
+		"adaptive_overload_protection":    {anyBlock, "what requests may take is bounded by max_connections and max_request_memory"},
+		"observations":                    {anyBlock, noLicense},
 		"plugin_file_uid":                 {anyNumber, "a plugin's file is started only if it has the registered checksum"},
 		"plugin_file_permissions":         {anyValue, "a plugin's file is started only if it has the registered checksum"},
 		"plugin_auto_register":            {anyBool, "plugin stanzas are always registered"},
@@ -132,6 +139,7 @@ var Ignored = map[string]map[string]Key{
 // for all that begin so.
 var Rejected = map[string]map[string]string{
 	"": {
+		"enable_unauthenticated_access": "which paths need a token is the same everywhere: set enable_unauthenticated_ceremonies at a listener while you need it",
 		"ha_storage":                    "data and leadership are both with storage \"raft\": remove it",
 		"backend":                       "write storage \"raft\" { … }",
 		"entropy":                       "random numbers are the operating system's: remove it if that is enough",
@@ -140,12 +148,21 @@ var Rejected = map[string]map[string]string{
 		"administrative_namespace_path": "only the root namespace administers the node: remove it",
 	},
 	"listener": {
-		"tls_acme_*":             "give tls_cert_file and tls_key_file, which SIGHUP reloads, and let an ACME client renew them",
-		"cors_*":                 "write it to sys/config/cors, which counts for every node",
-		"chroot_namespace":       "clients name their namespace: bind them with policies",
-		"role":                   "this is for agents and proxies: use telemetry { metrics_only = true } for a listener of metrics",
-		"require_request_header": "this is for agents and proxies: remove it",
-		"proxy_api":              "this is for agents and proxies: remove it",
+		"tls_acme_*":                           "give tls_cert_file and tls_key_file, which SIGHUP reloads, and let an ACME client renew them",
+		"cors_*":                               "write it to sys/config/cors, which counts for every node",
+		"chroot_namespace":                     "clients name their namespace: bind them with policies",
+		"role":                                 "this is for agents and proxies: use telemetry { metrics_only = true } for a listener of metrics",
+		"require_request_header":               "this is for agents and proxies: remove it",
+		"x_forwarded_for_client_cert_decoders": "write x_forwarded_for_client_cert_header_decoders, with URL, BASE64, and DER for PEM",
+		"x_forwarded_for_client_cert_keep_*":   "certificates of others than the authorized proxies never count: remove it",
+		"proxy_api":                            "this is for agents and proxies: remove it",
+	},
+	"listener.telemetry": {
+		"metrics_path": "metrics are at /v1/sys/metrics: have the collector read that, and remove this",
+	},
+	"plugin": {
+		"image":       "plugins are never downloaded: copy the file to plugin_directory, and name it with command",
+		"binary_name": "plugins are never downloaded: copy the file to plugin_directory, and name it with command",
 	},
 	"storage.retry_join": {
 		"auto_join*": "name a DNS name with the addresses of all nodes, such as a headless service, in leader_api_addr",

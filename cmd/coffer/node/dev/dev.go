@@ -16,6 +16,7 @@ import (
 // Options are the -dev flags.
 type Options struct {
 	On        bool
+	Three     bool // three nodes, by RunThree
 	RootToken string
 	Listen    string
 	Dir       string

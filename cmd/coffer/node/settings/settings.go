@@ -39,6 +39,9 @@ func fromEnvironment(c *config.Config) error {
 	c.ClusterAddr = cmp.Or(local.Env("CLUSTER_ADDR"), c.ClusterAddr)
 	c.Storage.NodeID = cmp.Or(local.Env("RAFT_NODE_ID"), c.Storage.NodeID)
 	c.Storage.Path = cmp.Or(local.Env("RAFT_PATH"), c.Storage.Path)
+	if local.Env("RAFT_RETRY_JOIN_AS_NON_VOTER") != "" {
+		c.Storage.NonVoter = true
+	}
 	if v := local.Env("LOG_LEVEL"); v != "" {
 		c.LogLevel = config.LogLevel(strings.ToLower(v))
 	}
@@ -159,6 +162,15 @@ func AuditFiles(c *config.Config) device.Files {
 		return device.Files{} // without a working directory nothing is known to be beside
 	}
 	return device.Files{Roots: []string{beside}, MakeRoot: true}
+}
+
+// LoadAudit returns the audit devices of a configuration that is read again.
+func LoadAudit(paths []string) ([]device.Config, error) {
+	cfg, err := Load(paths...)
+	if err != nil {
+		return nil, err
+	}
+	return AuditDevices(cfg)
 }
 
 // AuditDevices returns the devices of the configuration. Errors name the stanza.

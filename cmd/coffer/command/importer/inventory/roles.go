@@ -81,6 +81,16 @@ func (v *Inventory) methodConfigs(ctx context.Context) ([]*move.Object, error) {
 			Kind: "auth method config", Namespace: m.Namespace, Name: m.Path + "/", Want: fields,
 			Current: v.reader(m.Namespace, at), Write: v.Destination.Post(at),
 		}
+		if m.Type == "cert" {
+			read := o.Current
+			o.Current = func(ctx context.Context) (map[string]any, error) {
+				now, err := read(ctx)
+				if now["disable_binding"] == false && now["enable_identity_alias_metadata"] == false && now["enable_metadata_on_failures"] == false {
+					now = nil // there is always one: this is that of a method which has not been configured
+				}
+				return now, err
+			}
+		}
 		if note := methods[m.Type].note; note != "" {
 			o.Notes = []string{note}
 		}

@@ -23,6 +23,9 @@ class Nav {
     return !!(page.clusterWide ? this.#cluster : this.#here)?.can(path, ...capabilities)
   }
 
+  /** Resolved when it is known what is offered. */
+  known = () => Promise.all([this.#here?.asked, this.#cluster?.asked])
+
   lists = (path: string) => !!this.#here?.can(path, 'list')
 }
 

@@ -26,6 +26,7 @@ export interface Page {
 }
 
 export const pages: Page[] = [
+  { path: 'home', title: 'Home', group: 'Secrets', icon: 'home', load: () => import('../pages/Home.svelte'), words: 'attention start' },
   { path: 'secrets', title: 'Secrets', group: 'Secrets', icon: 'key', deep: true, phone: true, load: () => import('../pages/Secrets.svelte'), words: 'kv' },
   { path: 'engines', title: 'Engines', group: 'Secrets', icon: 'engine', deep: true, needs: ['sys/mounts', 'read'], load: () => import('../pages/Engines.svelte'), words: 'mounts enable' },
   { path: 'wrapping', title: 'Wrap', group: 'Secrets', icon: 'wrap', load: () => import('../pages/Wrapping.svelte'), words: 'unwrap share once' },
@@ -34,16 +35,20 @@ export const pages: Page[] = [
   { path: 'tokens', title: 'Tokens', group: 'Access', icon: 'token', load: () => import('../pages/Tokens.svelte'), words: 'accessor revoke' },
   { path: 'entities', title: 'Entities', group: 'Access', icon: 'person', deep: true, needs: ['identity/entity/name', 'list'], load: () => import('../pages/Entities.svelte'), words: 'identity people programs alias' },
   { path: 'groups', title: 'Groups', group: 'Access', icon: 'namespace', deep: true, needs: ['identity/group/name', 'list'], load: () => import('../pages/Groups.svelte'), words: 'identity members external' },
-  { path: 'sync', title: 'Secret sync', group: 'Deliver', icon: 'sync', deep: true, phone: true, needs: ['sys/sync/destinations', 'list'], load: () => import('../pages/Sync.svelte'), words: 'destinations deliver associations' },
+  { path: 'sync', title: 'Sync', group: 'Deliver', icon: 'sync', deep: true, phone: true, needs: ['sys/sync/destinations', 'list'], load: () => import('../pages/Sync.svelte'), words: 'destinations deliver associations' },
+  { path: 'leases', title: 'Leases', group: 'Protect', icon: 'lease', needs: ['sys/leases/count', 'read'], load: () => import('../pages/Leases.svelte'), words: 'revoke expire' },
+  { path: 'limits', title: 'Limits', group: 'Protect', icon: 'limit', needs: ['sys/quotas/rate-limit', 'list'], clusterWide: true, load: () => import('../pages/Limits.svelte'), words: 'quotas rate' },
   { path: 'audit', title: 'Audit', group: 'Protect', icon: 'audit', needs: ['sys/audit', 'read'], clusterWide: true, load: () => import('../pages/Audit.svelte'), words: 'log devices' },
-  { path: 'audit/search', title: 'Audit search', group: 'Protect', icon: 'search', needs: ['sys/audit-search/*', 'update', 'sudo'], clusterWide: true, load: () => import('../pages/AuditSearch.svelte'), words: 'log records who did what' },
+  { path: 'audit/search', title: 'Log search', group: 'Protect', icon: 'search', needs: ['sys/audit-search/*', 'update', 'sudo'], clusterWide: true, load: () => import('../pages/AuditSearch.svelte'), words: 'log records who did what' },
   { path: 'overview', title: 'Cluster', group: 'Cluster', icon: 'overview', needs: ['sys/ha-status', 'read'], clusterWide: true, phone: true, load: () => import('../pages/Overview.svelte'), words: 'nodes raft seal' },
   { path: 'overview/replication', title: 'Replication', group: 'Cluster', icon: 'replication', clusterWide: true, load: () => import('../pages/Replication.svelte'), words: 'secondary primary lag' },
+  { path: 'namespaces', title: 'Namespaces', group: 'Cluster', icon: 'namespace', needs: ['sys/namespaces', 'list'], load: () => import('../pages/Namespaces.svelte'), words: 'tenants' },
+  { path: 'tools', title: 'Tools', group: 'Cluster', icon: 'tools', load: () => import('../pages/Tools.svelte'), words: 'hash random api explorer wrapping lookup' },
 ]
 
 /** The page of an address; undefined if there is none. */
 export function pageAt(parts: string[]): Page | undefined {
-  if (parts.length === 1 && parts[0] === '') return pages[0]
+  if (parts.length === 1 && parts[0] === '') return pages.find((p) => p.path === 'secrets')
   const of = (p: Page) => p.path.split('/')
   return pages
     .filter((p) => of(p).every((part, i) => part === parts[i]) && (p.deep || of(p).length === parts.length))

@@ -71,7 +71,7 @@ export const lanes: Lane[] = [
   { name: 'you', title: 'Needs you', kind: 'bad' },
 ]
 
-/** Where on the board something belongs: what is tried again by itself needs nobody, except where the configuration is wrong. */
+/** Where on the board something belongs: what is tried again by itself needs no operator, except where the configuration is wrong. */
 export function laneOf(l: Linked): Lane {
   const lane = (name: string) => lanes.find((l) => l.name === name)!
   switch (l.sync_status) {
