@@ -260,8 +260,8 @@ func scopesID(id []byte, scopes []Scope) []byte {
 	return id
 }
 
-// simulate is ACL of policies of one namespace and, unless text is empty, of one that is not stored. The paths begin in that namespace.
-func (s *Store) simulate(ctx context.Context, ns string, names []string, text string) (*ACL, error) {
+// Simulate is ACL of policies of one namespace and, unless text is empty, of one that is not stored. The paths begin in that namespace.
+func (s *Store) Simulate(ctx context.Context, ns string, names []string, text string) (*ACL, error) {
 	var drafts []*Policy
 	if text != "" {
 		p, err := Decode("draft", text)

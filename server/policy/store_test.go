@@ -13,6 +13,7 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/enginetest"
 	"github.com/coffer-project/coffer/server/policy"
+	"github.com/coffer-project/coffer/server/policy/api"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -206,7 +207,7 @@ func TestRoutes(t *testing.T) {
 	named := func(ctx context.Context, _ *engines.Request, name string) (*policy.ACL, error) {
 		return known.acl(ctx, s, name)
 	}
-	policy.Routes(r, policy.Deps{Store: s, OfToken: named, OfAccessor: named,
+	api.Routes(r, api.Deps{Store: s, OfToken: named, OfAccessor: named,
 		OfCaller: func(ctx context.Context, _ *engines.Request) (*policy.ACL, error) { return known.acl(ctx, s, "") }})
 	do := func(op engines.Operation, path, body string) (string, error) {
 		t.Helper()
@@ -299,7 +300,7 @@ func TestHostile(t *testing.T) {
 		named := func(ctx context.Context, _ *engines.Request, name string) (*policy.ACL, error) {
 			return tokens{}.acl(ctx, s, name)
 		}
-		policy.Routes(r, policy.Deps{Store: s, OfToken: named, OfAccessor: named,
+		api.Routes(r, api.Deps{Store: s, OfToken: named, OfAccessor: named,
 			OfCaller: func(ctx context.Context, _ *engines.Request) (*policy.ACL, error) { return s.ACL(ctx, nil) }})
 		return sys{r}, nil
 	}, enginetest.Options{Type: "system", Path: "sys/"}))

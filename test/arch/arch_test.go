@@ -114,6 +114,7 @@ var plan = []struct{ of, may string }{
 	{"server/lease/queue", "server/lease/index server/lease/record storage"},
 	{"server/lease/tally", "server/lease/index engines storage"},
 	{"server/lease/api", "server/lease server/lease/record engines engines/input storage"},
+	{"server/policy/api", "server/policy engines storage"},
 	{"server/policy", "engines engines/input storage"},
 	{"server/passpolicy", "server/policy/hcl engines storage"},
 	{"server/seal/*", "server/seal engines storage"},

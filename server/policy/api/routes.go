@@ -1,4 +1,5 @@
-package policy
+// Package api is the policy and capability paths of the sys router.
+package api
 
 import (
 	"cmp"
@@ -8,17 +9,21 @@ import (
 	"strings"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/policy"
 	"github.com/coffer-project/coffer/storage"
 )
 
+// rootNS is the id of the root namespace.
+const rootNS = "root"
+
 // Deps are what Routes needs besides the router.
 type Deps struct {
-	Store *Store
+	Store *policy.Store
 	// OfToken, OfAccessor and OfCaller return what a valid token may do, looking from the namespace of the request. Any
 	// error of the first two is answered as an invalid token or accessor, unless it wraps a storage sentinel.
-	OfToken    func(ctx context.Context, req *engines.Request, token string) (*ACL, error)
-	OfAccessor func(ctx context.Context, req *engines.Request, accessor string) (*ACL, error)
-	OfCaller   func(ctx context.Context, req *engines.Request) (*ACL, error)
+	OfToken    func(ctx context.Context, req *engines.Request, token string) (*policy.ACL, error)
+	OfAccessor func(ctx context.Context, req *engines.Request, accessor string) (*policy.ACL, error)
+	OfCaller   func(ctx context.Context, req *engines.Request) (*policy.ACL, error)
 	// Synonym returns a path one segment of which has another name with that name, and with engines.Unnamed in its place. May be nil.
 	Synonym func(path string) (other, neutral string)
 }
@@ -87,7 +92,7 @@ func (d *Deps) oldList(ctx context.Context, req *engines.Request, _ *noInput) (*
 	return &engines.Response{Data: data, Top: data}, nil
 }
 
-func (d *Deps) get(ctx context.Context, req *engines.Request, name string) (*Policy, error) {
+func (d *Deps) get(ctx context.Context, req *engines.Request, name string) (*policy.Policy, error) {
 	p, err := d.Store.Get(ctx, d.namespace(req), name)
 	if errors.Is(err, storage.ErrNotFound) {
 		return nil, engines.NotFound("")
@@ -175,17 +180,17 @@ func (d *Deps) simulate(ctx context.Context, req *engines.Request, in *capabilit
 	}
 	var names []string
 	for _, given := range in.Policies {
-		name, err := NormalName(given)
+		name, err := policy.NormalName(given)
 		if err != nil {
 			return nil, err
 		}
 		may := caller.Capabilities("sys/policies/acl/" + name)
-		if !slices.Contains(may, "read") && !slices.Contains(may, RootName) {
+		if !slices.Contains(may, "read") && !slices.Contains(may, policy.RootName) {
 			return nil, engines.Denied(nil)
 		}
 		names = append(names, name)
 	}
-	acl, err := d.Store.simulate(ctx, d.namespace(req), names, in.Policy)
+	acl, err := d.Store.Simulate(ctx, d.namespace(req), names, in.Policy)
 	if err != nil {
 		return nil, err
 	}
@@ -218,7 +223,7 @@ func invalidUnlessStorage(err error, text string) error {
 }
 
 // answer tells the capabilities on each path, and those on the first also as "capabilities".
-func (d *Deps) answer(acl *ACL, in pathsInput) (*engines.Response, error) {
+func (d *Deps) answer(acl *policy.ACL, in pathsInput) (*engines.Response, error) {
 	paths := in.Paths
 	if len(paths) == 0 {
 		paths = in.Path
@@ -236,7 +241,7 @@ func (d *Deps) answer(acl *ACL, in pathsInput) (*engines.Response, error) {
 	return &engines.Response{Data: data, Top: map[string]any{"capabilities": first}}, nil
 }
 
-func (d *Deps) capabilitiesOn(acl *ACL, path string) []string {
+func (d *Deps) capabilitiesOn(acl *policy.ACL, path string) []string {
 	if d.Synonym != nil {
 		if other, neutral := d.Synonym(strings.TrimLeft(path, "/")); other != "" {
 			return acl.CapabilitiesSynonym(path, other, neutral)
