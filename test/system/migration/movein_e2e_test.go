@@ -309,8 +309,8 @@ path "%[1]s/data/{{identity.entity.aliases.%[2]s.name}}" { capabilities = ["upda
 
 // workload is the signed token of one.
 func (s *inhabited) workload() string {
-	encode := base64.RawURLEncoding.EncodeToString
-	claims, err := json.Marshal(fields{"iss": "https://ci.example.com", "aud": "coffer", "sub": "job", "project": "web", "exp": time.Now().Add(time.Hour).Unix()})
+	encode, now := base64.RawURLEncoding.EncodeToString, time.Now().Unix()
+	claims, err := json.Marshal(fields{"iss": "https://ci.example.com", "aud": "coffer", "sub": "job", "project": "web", "iat": now - 1, "nbf": now - 1, "exp": now + 3600})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -441,7 +441,7 @@ func (s *inhabited) follow(m *mover, d *server) {
 
 // change is the n-th change that a writer makes at the source.
 func (s *inhabited) change(writer, n int, last kvMount) {
-	m := s.mounts[(n*7+writer)%len(s.mounts)]
+	m := s.mounts[2+(n*7+writer)%(len(s.mounts)-2)] // those before have what clients read
 	i := (n*13 + writer*83) % perMount
 	if i%3 != writer { // each has secrets of its own
 		i = (i - i%3 + writer) % perMount
