@@ -144,20 +144,14 @@ func indented(data map[string]any) ([]byte, error) {
 
 // parseObject reads a JSON object. An error says where, without the text.
 func parseObject(raw []byte) (map[string]any, error) {
-	var data map[string]any
-	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.UseNumber()
-	err := decoder.Decode(&data)
-	if err == nil && (data == nil || decoder.More()) {
-		err = errors.New("it is not one object")
+	var value json.RawMessage
+	var syntax *json.SyntaxError
+	if err := json.Unmarshal(raw, &value); errors.As(err, &syntax) {
+		return nil, command.Usagef("line %d of what was saved is not JSON", 1+bytes.Count(raw[:syntax.Offset], []byte("\n")))
 	}
-	if err != nil {
-		line := 1 + bytes.Count(raw[:min(int(decoder.InputOffset()), len(raw))], []byte("\n"))
-		var syntax *json.SyntaxError
-		if errors.As(err, &syntax) {
-			line = 1 + bytes.Count(raw[:min(int(syntax.Offset), len(raw))], []byte("\n"))
-		}
-		return nil, command.Usagef("what was saved is not a JSON object, by line %d", line)
+	var data map[string]any
+	if err := command.DecodeRaw(raw, &data); err != nil || data == nil {
+		return nil, command.Usagef("what was saved is not a JSON object")
 	}
 	return data, nil
 }
