@@ -94,7 +94,7 @@ func TestSyncCommands(t *testing.T) {
 		{name: "list a type", args: "destinations list repohost/", last: "GET sys/sync/destinations/repohost?list=true", stdout: "shut\n"},
 		{name: "list a type of which there is none", args: "destinations list cloud3-sm", last: "GET sys/sync/destinations/cloud3-sm?list=true", stderr: "there are no destinations of type cloud3-sm", status: 2},
 		{name: "write what is being purged", args: "destinations write repohost/shut a=b", last: `PUT sys/sync/destinations/repohost/shut {"a":"b"}`, stderr: "coffer sync destinations patch repohost/shut KEY=VALUE", status: 2},
-		{name: "read", args: "destinations read cloud1-sm/prod", last: "GET " + syncDest, stdout: "custom_tags    map[]\nname           prod\npaused         false\nregion         r\n"},
+		{name: "read", args: "destinations read cloud1-sm/prod", last: "GET " + syncDest, stdout: "custom_tags    n/a\nname           prod\npaused         false\nregion         r\n"},
 		{name: "read a field", args: "destinations read -field=region cloud1-sm/prod", last: "GET " + syncDest, stdout: "r"},
 		{name: "read none", args: "destinations read cloud1-sm/x", last: "GET sys/sync/destinations/cloud1-sm/x", stderr: "there is no destination cloud1-sm/x", status: 2},
 		{name: "read what", args: "destinations read prod", stderr: "a destination is TYPE/NAME", status: 1},
