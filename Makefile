@@ -11,7 +11,9 @@ ALL := ./... ./test/...
 LONGEST := ./test/system/hostile ./test/system/replication ./test/system/security ./test/system/cli ./test/chaos ./test/system/conformance ./test/system/secretsync ./test/system/plugin ./test/system/cloud
 # The tests of test/system that do more with COFFER_CHAOS=long; `make test` has done the others. They report no times, so two packages
 # run at once.
-LONG := TestHostile|TestStorm|TestSwitchOverUnderWrites|TestEnableInterrupted|TestAlertsFire|TestCloudCrash|TestCloudStatic|TestFrozenLeaderRevokesNothing|TestKilledWhileSyncing
+LONG := TestStorm|TestSwitchOverUnderWrites|TestEnableInterrupted|TestAlertsFire|TestCloudCrash|TestCloudStatic|TestFrozenLeaderRevokesNothing|TestKilledWhileSyncing
+# The tests whose servers have the race detector here and not in `make test`, where they would take a minute and a half of processors.
+RACED := TestHostile|TestHostileForms|TestConformance|TestClients
 # Half as many packages again at a time as there are processors, as those that start servers wait for them.
 PACKAGES := $(shell echo $$((($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2)))
 # The race detector needs a C compiler; where there is none, the tests run without it.
@@ -41,9 +43,9 @@ check: ## in a minute or so: formatting, vet, what may import what, and the test
 	COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-50} go test -short -vet=off -json ./... | $(TALLY)
 
 .PHONY: test
-test: ## every test, with the race detector: the tests beside the code have it, and the servers that the tests in test/ start
+test: ## every test: with the race detector the tests beside the code, and the servers of the tests in test/ of what happens at once
 	$(MAKE) --no-print-directory -j2 bin/coffer-race build
-	@status=0; export GOGC=$${GOGC:-1200} COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-100} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race COFFER_TEST_CLIENT=$(CURDIR)/bin/coffer GORACE=$${GORACE:-atexit_sleep_ms=0}; set -x; \
+	@status=0; export GOGC=$${GOGC:-1200} COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-50} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race COFFER_TEST_CLIENT=$(CURDIR)/bin/coffer GORACE=$${GORACE:-atexit_sleep_ms=0}; set -x; \
 	{ go test -p=$(PACKAGES) -vet=off -shuffle=on -timeout=10m -json $(LONGEST) ./test/... || status=1; \
 	go test $(RACE) -p=$(PACKAGES) -vet=off -shuffle=on -timeout=10m -json ./... || status=1; exit $$status; } | $(TALLY)
 
@@ -75,10 +77,11 @@ e2e: build ## clients in other languages, the web UI in a real browser, real SAM
 	test/e2e/run
 
 .PHONY: chaos
-chaos: ## the long fault tests: 50 killed leaders, partitions, rot, a full disk, 300 losses of power, two clusters, kills at each call at a cloud provider, secrets on their way; COFFER_CHAOS_KILLS=n COFFER_POWER_POINTS=n
+chaos: bin/coffer-race ## the long fault tests: 50 killed leaders, partitions, rot, a full disk, 300 losses of power, two clusters, kills at each call at a cloud provider, secrets on their way; COFFER_CHAOS_KILLS=n COFFER_POWER_POINTS=n
 	@status=0; export COFFER_CHAOS=long; set -x; \
 	go test -count=1 -p=1 -timeout=80m -json ./test/chaos ./test/power | $(TALLY) || status=1; \
-	go test -count=1 -p=2 -timeout=80m -run '^($(LONG))$$' -json ./test/system/replication ./test/system/cloud ./test/system/secretsync ./test/system/hostile | $(TALLY) || status=1; \
+	go test -count=1 -p=2 -timeout=80m -run '^($(LONG))$$' -json ./test/system/replication ./test/system/cloud ./test/system/secretsync | $(TALLY) || status=1; \
+	COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race GORACE=$${GORACE:-atexit_sleep_ms=0} go test -count=1 -p=2 -timeout=80m -run '^($(RACED))$$' -json ./test/system/hostile ./test/system/conformance | $(TALLY) || status=1; \
 	exit $$status
 
 .PHONY: chaos-figures

@@ -210,7 +210,7 @@ func TestRequests(t *testing.T) {
 		{args: "kv metadata delete secret/app", last: "DELETE secret/metadata/app"},
 		{args: "kv enable-versioning kv/", last: `POST sys/mounts/kv/tune {"options":{"version":"2"}}`},
 
-		{args: "read any/thing", last: "GET any/thing", stdout: "Key      Value\n---      -----\na        b\nempty    n/a\nlist     [1 x]\nnone     <nil>\nttl      1h30m\n"},
+		{args: "read any/thing", last: "GET any/thing", stdout: "Key      Value\n---      -----\na        b\nempty    n/a\nlist     [1 x]\nnone     n/a\nttl      1h30m\n"},
 		{args: "read /any/thing/ ttl=1h", last: "GET any/thing?ttl=1h"},
 		{args: "read -field=list any/thing", last: "GET any/thing", stdout: `[1,"x"]`},
 		{args: "read -field=ttl any/thing", last: "GET any/thing", stdout: `5400`},

@@ -664,7 +664,7 @@ func TestAnOldRetryAfterIsKeptTo(t *testing.T) {
 
 // TestManyAssociations says what a thousand of them cost, or with COFFER_CHAOS=long ten thousand.
 func TestManyAssociations(t *testing.T) {
-	n := 1_000
+	n := 600
 	if os.Getenv("COFFER_CHAOS") == "long" {
 		n = 10_000
 	}

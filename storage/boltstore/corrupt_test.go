@@ -140,7 +140,7 @@ func TestDamage(t *testing.T) {
 				bits = append(bits, (page*4096+at)*8+rng.IntN(8))
 			}
 		}
-		for range 700 {
+		for range 300 {
 			bits = append(bits, rng.IntN(inUse*8))
 		}
 	}

@@ -118,7 +118,7 @@ func TestDamageWhileOpen(t *testing.T) {
 			bits = append(bits, int64(id)*pageSize*8+rng.Int64N(pageHeaderBytes*8), int64(id)*pageSize*8+rng.Int64N(pageSize*8))
 		}
 	}
-	for range 400 {
+	for range 200 {
 		bits = append(bits, 2*pageSize*8+rng.Int64N(int64(high-1)*pageSize*8))
 	}
 	noticed := 0
@@ -345,7 +345,7 @@ func TestFoldOnDamage(t *testing.T) {
 	content = content[:(end/pageSize+1)*pageSize]
 	rng := rand.New(rand.NewPCG(3, 4))
 	noticed := 0
-	for round := range 25 {
+	for round := range 12 {
 		path := filepath.Join(t.TempDir(), "state.db")
 		if err := os.WriteFile(path, content, 0o600); err != nil {
 			t.Fatal(err)

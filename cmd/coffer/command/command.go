@@ -101,8 +101,8 @@ func flagError(cmd *cli.Command, err error) error {
 	text := err.Error()
 	if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
 		text = fmt.Sprintf("there is no flag -%s", name)
-		if s := cli.SuggestFlag(cmd.Flags, name, false); s != "" {
-			text += fmt.Sprintf("; did you mean -%s?", strings.TrimLeft(s, "-"))
+		if s := suggestFlag(cmd.Flags, name); s != "" {
+			text += fmt.Sprintf("; did you mean -%s?", s)
 		}
 	}
 	return Usagef("%s: %s (%s -h shows what it takes)", cmd.FullName(), text, cmd.FullName())
@@ -118,7 +118,10 @@ func argumentError(cmd *cli.Command, s Spec, got int) error {
 
 func unknownCommand(cmd *cli.Command, name string) error {
 	text := fmt.Sprintf("there is no command %q", cmd.FullName()+" "+name)
-	if s := cli.SuggestCommand(cmd.Commands, name); s != "" {
+	_, below, _ := strings.Cut(cmd.FullName()+" "+name, " ")
+	if s := elsewhere[below]; s != "" {
+		text += ": " + s
+	} else if s := suggestCommand(cmd.Commands, name); s != "" {
 		text += fmt.Sprintf("; did you mean %q?", cmd.FullName()+" "+s)
 	}
 	return Usagef("%s (%s -h lists them)", text, cmd.FullName())

@@ -292,27 +292,25 @@ func (x *tour) alive(t *testing.T, c client) bool {
 	return err == nil
 }
 
-// TestClients drives everything above the storage with both clients, unchanged, each on three nodes of its own. What they send is
-// nearly the same, so the second client's nodes run without the race detector.
+// TestClients drives everything above the storage with both clients, unchanged, each on three nodes of its own.
 func TestClients(t *testing.T) {
 	t.Parallel()
 	for _, client := range []struct {
-		name  string
-		plain bool
-		new   func(*testing.T, *harness.Cluster) client
-		own   func(*testing.T, *harness.Cluster)
+		name string
+		new  func(*testing.T, *harness.Cluster) client
+		own  func(*testing.T, *harness.Cluster)
 	}{
-		{"bao", false, newBao, func(t *testing.T, c *harness.Cluster) {
+		{"bao", newBao, func(t *testing.T, c *harness.Cluster) {
 			t.Run("namespaces", func(t *testing.T) { baoNamespaces(t, c) })
 			baoAlone(t, c)
 		}},
-		{"vault", true, newVault, vaultAlone},
+		{"vault", newVault, vaultAlone},
 	} {
 		t.Run(client.name, func(t *testing.T) {
 			t.Parallel()
 			snapshots := t.TempDir()
 			c := harness.NewCluster(t, 3, harness.Options{
-				Shamir: true, WithoutRace: client.plain, StorageConfig: patient, Config: fmt.Sprintf("snapshots {\n  local_root = %q\n}", snapshots),
+				Shamir: true, StorageConfig: patient, Config: fmt.Sprintf("snapshots {\n  local_root = %q\n}", snapshots),
 			})
 			x := &tour{Cluster: c, name: client.name, root: client.new(t, c)}
 			for _, stage := range []struct {

@@ -24,8 +24,8 @@ type pair struct {
 // The servers run without the race detector: test/system/replication sends them the same with it.
 func TestReplicationClients(t *testing.T) {
 	t.Parallel()
-	one := harness.NewCluster(t, 3, harness.Options{Prefix: "p", WithoutRace: true, StorageConfig: patient})
-	two := harness.NewCluster(t, 2, harness.Options{Prefix: "s", WithoutRace: true, StorageConfig: patient})
+	one := harness.NewCluster(t, 3, harness.Options{Prefix: "p", StorageConfig: patient})
+	two := harness.NewCluster(t, 2, harness.Options{Prefix: "s", StorageConfig: patient})
 	var ids [2][]string
 	for _, kind := range []struct {
 		name string

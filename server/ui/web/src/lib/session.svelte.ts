@@ -5,6 +5,7 @@ import { forgetAll } from './kept.svelte'
 import { clock } from './live.svelte'
 import { notify } from './notices.svelte'
 import { go, link, namespace, trimmed } from './route.svelte'
+import { sent } from './sent.svelte'
 import { traffic } from './traffic.svelte'
 
 const KEY = 'coffer.token'
@@ -144,6 +145,7 @@ class Session {
     this.ended = reason
     this.self = undefined
     this.namespaces = []
+    sent.all = [] // paths that the next person may not know
     traffic.denied = false // the next token may be allowed more
     this.token = ''
   }

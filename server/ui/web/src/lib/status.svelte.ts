@@ -1,4 +1,4 @@
-// The state of the node, asked for every few seconds without a token.
+// The state of the node, asked for every ten seconds without a token.
 
 import { call, events, Problem } from './api'
 import { live } from './live.svelte'
@@ -47,7 +47,7 @@ class Status {
   /** Polls while the page is visible. Returns what ends it. */
   watch(): () => void {
     events.sealed = () => void this.refresh()
-    return live(this.refresh)
+    return live(this.refresh, 10_000)
   }
 }
 
