@@ -560,7 +560,7 @@ func (l *live) check() {
 }
 
 // workloads are what clients do at a server that they know nothing else of; it returns what they saw. What does not move, which is secret
-// ids and passwords, is made anew first.
+// ids and passwords, is made again first.
 func (s *inhabited) workloads(at *server, ca string) string {
 	t := s.t
 	seen := fields{}
