@@ -383,7 +383,7 @@ func (s *inhabited) follow(m *mover, d *server) {
 	t := s.t
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	cmd := m.command(ctx, "-follow", "-interval=1s")
+	cmd := m.command(ctx, "-follow", "-interval=200ms")
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = patience
 	var out bytes.Buffer
