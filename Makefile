@@ -65,7 +65,7 @@ lint: build ## formatting, both go.mod, NOTICE, the libraries in the binary, vet
 	.ci/tools/libraries.sh bin/coffer
 	@.ci/tools/notice.sh | cmp - NOTICE || { echo "run .ci/tools/notice.sh >NOTICE"; exit 1; }
 	go vet $(ALL)
-	go vet -tags=e2e ./test/system/saml ./test/system/cloud ./test/system/kubernetes ./test/system/plugin ./test/system/secretsync ./engines/secretsync/repohost ./engines/secretsync/webhost
+	go vet -tags=e2e ./test/system/saml ./test/system/cloud ./test/system/kubernetes ./test/system/migration ./test/system/plugin ./test/system/secretsync ./engines/secretsync/repohost ./engines/secretsync/webhost
 	@if command -v staticcheck >/dev/null; then staticcheck $(ALL); fi
 
 .PHONY: fuzz
@@ -73,7 +73,7 @@ fuzz: ## every fuzz target for 10 s; FUZZTIME=1m for longer
 	test/fuzz.sh $${FUZZTIME:-10s}
 
 .PHONY: e2e
-e2e: build ## clients in other languages, the web UI in a real browser, real SAML identity providers, cloud credentials and secret sync against an emulator, secret sync against Kubernetes' API server, plugins against an OpenID provider, Kubernetes' API server and OpenLDAP (needs Node.js; installs the rest)
+e2e: build ## clients in other languages, the web UI in a real browser, real SAML identity providers, cloud credentials and secret sync against an emulator, secret sync against Kubernetes' API server, plugins against an OpenID provider, Kubernetes' API server and OpenLDAP, a move from a populated server (needs Node.js; installs the rest)
 	test/e2e/run
 
 .PHONY: terraform
