@@ -23,7 +23,10 @@ func (x *tour) terraform(t *testing.T) {
 	noErr(t, c.enableAuth(x.my("tf-cert"), "cert"))
 	done(t)(c.write("sys/mounts/"+x.my("tf-kv"), map[string]any{"type": "kv", "options": map[string]any{"version": "2"}}))
 	done(t)(c.write("sys/mounts/"+x.my("tf-aws"), map[string]any{"type": "aws"}))
-	method := data(t)(c.write("identity/mfa/method/totp", map[string]any{"issuer": "coffer"}))["method_id"].(string)
+	totp := func() string {
+		return data(t)(c.write("identity/mfa/method/totp", map[string]any{"issuer": "coffer"}))["method_id"].(string)
+	}
+	method := totp()
 	ca, err := os.ReadFile(x.CAFile)
 	noErr(t, err)
 	for name, r := range map[string]resource{
@@ -76,7 +79,7 @@ func (x *tour) terraform(t *testing.T) {
 			changed: map[string]any{"auth_method_types": []string{"userpass"}, "auth_method_accessors": []string{}},
 		},
 		"vault_identity_mfa_totp": {
-			path:    "identity/mfa/method/totp/" + method,
+			path:    "identity/mfa/method/totp/" + totp(),
 			write:   map[string]any{"issuer": "tf", "algorithm": "SHA256", "digits": 8, "key_size": 32, "period": 60, "qr_size": 250, "skew": 0, "max_validation_attempts": 4},
 			read:    map[string]any{"issuer": "tf", "algorithm": "SHA256", "digits": 8, "key_size": 32, "period": 60, "qr_size": 250, "skew": 0, "max_validation_attempts": 4},
 			change:  map[string]any{"issuer": "other", "algorithm": "SHA1", "digits": 6},
