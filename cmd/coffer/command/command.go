@@ -41,7 +41,7 @@ func New(s Spec, do func(context.Context, *Call) error) *cli.Command {
 			if n := cmd.Args().Len(); n < s.Min || s.Max >= 0 && n > s.Max {
 				return argumentError(cmd, s, n)
 			}
-			return do(ctx, &Call{Command: cmd, In: cmd.Root().Reader, Out: cmd.Root().Writer, Err: cmd.Root().ErrWriter})
+			return do(ctx, CallOf(cmd))
 		},
 	}
 	if s.Alias != "" {
@@ -77,6 +77,11 @@ type Call struct {
 	Out, Err io.Writer
 	API      *api.Client // made by client
 	stdinIn  bool        // stdin has been consumed by an argument
+}
+
+// CallOf is the execution of a command whose flags have been read.
+func CallOf(cmd *cli.Command) *Call {
+	return &Call{Command: cmd, In: cmd.Root().Reader, Out: cmd.Root().Writer, Err: cmd.Root().ErrWriter}
 }
 
 // Arg returns the n-th argument, or "".
