@@ -11,6 +11,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/coffer-project/coffer/cmd/coffer/command/suggest"
 	"github.com/openbao/openbao/api/v2"
 	"github.com/urfave/cli/v3"
 )
@@ -106,7 +107,11 @@ func flagError(cmd *cli.Command, err error) error {
 	text := err.Error()
 	if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
 		text = fmt.Sprintf("there is no flag -%s", name)
-		if s := suggestFlag(cmd.Flags, name); s != "" {
+		var names []string
+		for _, f := range cmd.Flags {
+			names = append(names, f.Names()...)
+		}
+		if s := suggest.Name(names, name); s != "" {
 			text += fmt.Sprintf("; did you mean -%s?", s)
 		}
 	}
@@ -124,9 +129,13 @@ func argumentError(cmd *cli.Command, s Spec, got int) error {
 func unknownCommand(cmd *cli.Command, name string) error {
 	text := fmt.Sprintf("there is no command %q", cmd.FullName()+" "+name)
 	_, below, _ := strings.Cut(cmd.FullName()+" "+name, " ")
-	if s := elsewhere[below]; s != "" {
+	var names []string
+	for _, c := range visibleCommands(cmd) {
+		names = append(names, c.Name)
+	}
+	if s := suggest.Elsewhere[below]; s != "" {
 		text += ": " + s
-	} else if s := suggestCommand(cmd.Commands, name); s != "" {
+	} else if s := suggest.Command(names, name); s != "" {
 		text += fmt.Sprintf("; did you mean %q?", cmd.FullName()+" "+s)
 	}
 	return Usagef("%s (%s -h lists them)", text, cmd.FullName())
