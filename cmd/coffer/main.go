@@ -16,6 +16,7 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/command/access"
 	"github.com/coffer-project/coffer/cmd/coffer/command/cloud"
 	"github.com/coffer-project/coffer/cmd/coffer/command/clusters"
+	"github.com/coffer-project/coffer/cmd/coffer/command/completion"
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer"
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer/files"
 	"github.com/coffer-project/coffer/cmd/coffer/command/kv"
@@ -59,11 +60,12 @@ func root() *cli.Command {
 			importer.Command(), files.ExportCommand()),
 		command.InGroup("Cluster", operator.Command(diagnose.Command()), replication.Command(), mounts.NamespaceCommand(), mounts.QuotaCommand(), mounts.AuditCommand(),
 			operator.MonitorCommand(), operator.VersionHistoryCommand(), serverCommand()),
-		command.InGroup("This program", login.PrintCommand(), command.FlagsCommand(), versionCommand()))...)
+		command.InGroup("This program", login.PrintCommand(), command.FlagsCommand(), versionCommand(), completion.Command(root)))...)
 	cmd.Version = version()
 	cmd.EnableShellCompletion = true
 	cmd.ConfigureShellCompletionCommand = func(c *cli.Command) {
 		c.Hidden, c.Category = false, "This program"
+		completion.Scripts(c)
 		c.Usage = "print the completion script for bash, zsh, fish or pwsh"
 	}
 	// Errors are returned to run; the library must neither print them nor end the process.

@@ -132,6 +132,7 @@ var plan = []struct{ of, may string }{
 	{"cmd/coffer/config/interfaces", ""},
 	{"cmd/coffer/config", "engines storage"},
 	{"cmd/coffer/command/table", ""},
+	{"cmd/coffer/command/suggest", ""},
 	{"cmd/coffer/command", "cmd/coffer/local"},
 	{"cmd/coffer/command/browser", "cmd/coffer/command/table cmd/coffer/local"},
 	{"cmd/coffer/command/saml", "cmd/coffer/command cmd/coffer/command/* cmd/coffer/local engines/saml/*"}, // it checks metadata itself

@@ -11,6 +11,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/coffer-project/coffer/cmd/coffer/command/suggest"
 	"github.com/openbao/openbao/api/v2"
 	"github.com/urfave/cli/v3"
 )
@@ -41,7 +42,7 @@ func New(s Spec, do func(context.Context, *Call) error) *cli.Command {
 			if n := cmd.Args().Len(); n < s.Min || s.Max >= 0 && n > s.Max {
 				return argumentError(cmd, s, n)
 			}
-			return do(ctx, &Call{Command: cmd, In: cmd.Root().Reader, Out: cmd.Root().Writer, Err: cmd.Root().ErrWriter})
+			return do(ctx, CallOf(cmd))
 		},
 	}
 	if s.Alias != "" {
@@ -79,6 +80,11 @@ type Call struct {
 	stdinIn  bool        // stdin has been consumed by an argument
 }
 
+// CallOf is the execution of a command whose flags have been read.
+func CallOf(cmd *cli.Command) *Call {
+	return &Call{Command: cmd, In: cmd.Root().Reader, Out: cmd.Root().Writer, Err: cmd.Root().ErrWriter}
+}
+
 // Arg returns the n-th argument, or "".
 func (c *Call) Arg(n int) string { return c.Args().Get(n) }
 
@@ -101,7 +107,11 @@ func flagError(cmd *cli.Command, err error) error {
 	text := err.Error()
 	if name, ok := strings.CutPrefix(text, "flag provided but not defined: -"); ok {
 		text = fmt.Sprintf("there is no flag -%s", name)
-		if s := suggestFlag(cmd.Flags, name); s != "" {
+		var names []string
+		for _, f := range cmd.Flags {
+			names = append(names, f.Names()...)
+		}
+		if s := suggest.Name(names, name); s != "" {
 			text += fmt.Sprintf("; did you mean -%s?", s)
 		}
 	}
@@ -119,9 +129,13 @@ func argumentError(cmd *cli.Command, s Spec, got int) error {
 func unknownCommand(cmd *cli.Command, name string) error {
 	text := fmt.Sprintf("there is no command %q", cmd.FullName()+" "+name)
 	_, below, _ := strings.Cut(cmd.FullName()+" "+name, " ")
-	if s := elsewhere[below]; s != "" {
+	var names []string
+	for _, c := range visibleCommands(cmd) {
+		names = append(names, c.Name)
+	}
+	if s := suggest.Elsewhere[below]; s != "" {
 		text += ": " + s
-	} else if s := suggestCommand(cmd.Commands, name); s != "" {
+	} else if s := suggest.Command(names, name); s != "" {
 		text += fmt.Sprintf("; did you mean %q?", cmd.FullName()+" "+s)
 	}
 	return Usagef("%s (%s -h lists them)", text, cmd.FullName())

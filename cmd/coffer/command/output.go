@@ -36,6 +36,14 @@ func ExitCodeFlag(when string) cli.Flag {
 	return &cli.BoolFlag{Name: "exit-code", Usage: "exit with status 2 if " + when}
 }
 
+// ExitUnless is err, else exit status 2 if -exit-code is given and a state is not reached.
+func (c *Call) ExitUnless(reached bool, err error) error {
+	if err == nil && !reached && c.Bool("exit-code") {
+		return &ExitError{Code: ExitServer}
+	}
+	return err
+}
+
 func WrapFlag() cli.Flag {
 	return &cli.StringFlag{Name: "wrap-ttl", Sources: WrapTTLVariables, Usage: "hide the answer behind a token which can be used once within `DURATION`"}
 }

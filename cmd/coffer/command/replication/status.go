@@ -45,10 +45,7 @@ Examples:
 		} else {
 			err = s.write(c.Out)
 		}
-		if err == nil && c.Bool("exit-code") && !s.reached(defaultPhase, "", defaultMaxLag) {
-			return &command.ExitError{Code: command.ExitServer}
-		}
-		return err
+		return c.ExitUnless(s.reached(defaultPhase, "", defaultMaxLag), err)
 	})
 }
 

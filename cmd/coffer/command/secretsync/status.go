@@ -67,10 +67,7 @@ Examples:
 		} else {
 			err = printStatus(c, s)
 		}
-		if err == nil && c.Bool("exit-code") && !s.settled() {
-			return &command.ExitError{Code: command.ExitServer}
-		}
-		return err
+		return c.ExitUnless(s.settled(), err)
 	})
 }
 

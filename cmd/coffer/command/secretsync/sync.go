@@ -5,7 +5,6 @@ package secretsync
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -117,18 +116,6 @@ func association(ctx context.Context, c *command.Call) (destination, map[string]
 	}
 	body, err := secretBody(ctx, c)
 	return p, body, err
-}
-
-// named is how an association is called in what is said about it.
-func named(body map[string]any) string {
-	name, ok := body["secret_name"]
-	if !ok {
-		name = body["secret_prefix"]
-		if name != "*" {
-			name = fmt.Sprint(name, "*")
-		}
-	}
-	return table.Printable(fmt.Sprintf("%v/%v", body["mount"], name))
 }
 
 // ruleFlags are the terms of an association.
@@ -261,7 +248,7 @@ Examples:
 		if len(body) == 0 {
 			return command.Usagef("name the secret, or -mount and -prefix for all of a mount")
 		}
-		what := named(body)
+		what := columns.Association(body)
 		if c.Bool("retain") {
 			body["retain"] = true
 		}
@@ -348,7 +335,7 @@ Examples:
 		}
 		path, what := "/"+s.Name, p.String()
 		if len(body) > 0 {
-			path, what = "/associations/"+s.Name, named(body)+" to "+p.String()
+			path, what = "/associations/"+s.Name, columns.Association(body)+" to "+p.String()
 		}
 		a, err := postTo(ctx, c, p, path, body)
 		if err != nil {

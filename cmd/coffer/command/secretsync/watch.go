@@ -18,19 +18,13 @@ import (
 // watchStatus shows a status until all of it is settled, or needs an operator. A server that cannot answer now
 // is shown as such.
 func watchStatus(ctx context.Context, c *command.Call, look func(context.Context) (*status, error)) error {
-	every, err := command.ParseDuration(c.String("interval"))
-	if err != nil || every <= 0 {
-		return command.Usagef("-interval takes a duration such as 1s")
+	every, limit, err := watch.Times(c)
+	if err != nil {
+		return err
 	}
 	var over <-chan time.Time // never, without -timeout
-	if given := c.String("timeout"); given != "" {
-		limit, err := command.ParseDuration(given)
-		if err != nil || limit <= 0 {
-			return command.Usagef("-timeout takes a duration such as 5m")
-		}
-		timer := time.NewTimer(limit)
-		defer timer.Stop()
-		over = timer.C
+	if limit > 0 {
+		over = time.After(limit)
 	}
 	screen := watch.New(c)
 	defer screen.End()

@@ -21,13 +21,9 @@ func Until(ctx context.Context, c *command.Call, check func(context.Context) (re
 	if _, err := c.SendingClient(); err != nil {
 		return err
 	}
-	every, err := command.ParseDuration(c.String("interval"))
-	if err != nil || every <= 0 {
-		return command.Usagef("-interval takes a duration such as 1s")
-	}
-	limit, err := command.ParseDuration(c.String("timeout"))
-	if err != nil || limit <= 0 {
-		return command.Usagef("-timeout takes a duration such as 5m")
+	every, limit, err := Times(c)
+	if err != nil {
+		return err
 	}
 	over := time.NewTimer(limit)
 	defer over.Stop()
@@ -59,4 +55,17 @@ func Until(ctx context.Context, c *command.Call, check func(context.Context) (re
 		case <-tick.C:
 		}
 	}
+}
+
+// Times reads -interval and -timeout, which is 0 if it is not given.
+func Times(c *command.Call) (every, limit time.Duration, err error) {
+	if every, err = command.ParseDuration(c.String("interval")); err != nil || every <= 0 {
+		return 0, 0, command.Usagef("-interval takes a duration such as 1s")
+	}
+	if given := c.String("timeout"); given != "" {
+		if limit, err = command.ParseDuration(given); err != nil || limit <= 0 {
+			return 0, 0, command.Usagef("-timeout takes a duration such as 5m")
+		}
+	}
+	return every, limit, nil
 }

@@ -4,6 +4,7 @@ package columns
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"strings"
 	"unicode/utf8"
@@ -91,4 +92,16 @@ func Colours() func(line string) string {
 		word = strings.TrimSuffix(word, "\n")
 		return string(r[:from]) + "\x1b[" + code + "m" + word + "\x1b[0m" + string(r[from+utf8.RuneCountInString(word):])
 	}
+}
+
+// Association is how an association is called in what is said about it.
+func Association(body map[string]any) string {
+	name, ok := body["secret_name"]
+	if !ok {
+		name = body["secret_prefix"]
+		if name != "*" {
+			name = fmt.Sprint(name, "*")
+		}
+	}
+	return table.Printable(fmt.Sprintf("%v/%v", body["mount"], name))
 }

@@ -1,13 +1,10 @@
-package command
+// Package suggest finds what a user may have meant by a name that does not exist. Start with Name; Elsewhere has the words of other products.
+package suggest
 
-import (
-	"strings"
+import "strings"
 
-	"github.com/urfave/cli/v3"
-)
-
-// elsewhere are commands of Vault and OpenBao that have another name here, or do not exist. The text follows "there is no command …".
-var elsewhere = map[string]string{
+// Elsewhere are commands of Vault and OpenBao that have another name here, or do not exist. The text follows "there is no command …".
+var Elsewhere = map[string]string{
 	"agent":     `any agent of Vault or OpenBao works with this server; "coffer run" gives secrets to a program`,
 	"proxy":     `any proxy of Vault or OpenBao works with this server`,
 	"get":       `secrets are read with "coffer kv get"`,
@@ -67,8 +64,8 @@ func isDestructive(name string) bool {
 	return false
 }
 
-// suggestion returns the name nearest to a mistyped one, or "". A name is near within two edits, or one for names of less than six letters.
-func suggestion(names []string, typed string) string {
+// Name returns the name nearest to a mistyped one, or "". A name is near within two edits, or one for names of less than six letters.
+func Name(names []string, typed string) string {
 	best, least := "", 1+min(2, len(typed)/3)
 	for _, name := range names {
 		if d := edits(name, typed); d < least && len(name) > 1 {
@@ -78,22 +75,15 @@ func suggestion(names []string, typed string) string {
 	return best
 }
 
-func suggestFlag(flags []cli.Flag, typed string) string {
-	var names []string
-	for _, f := range flags {
-		names = append(names, f.Names()...)
-	}
-	return suggestion(names, typed)
-}
-
-func suggestCommand(commands []*cli.Command, typed string) string {
-	var names []string
-	for _, c := range visibleCommands(&cli.Command{Commands: commands}) {
-		if !isDestructive(c.Name) {
-			names = append(names, c.Name)
+// Command is Name, without names of commands that destroy something.
+func Command(names []string, typed string) string {
+	var harmless []string
+	for _, name := range names {
+		if !isDestructive(name) {
+			harmless = append(harmless, name)
 		}
 	}
-	return suggestion(names, typed)
+	return Name(harmless, typed)
 }
 
 // edits counts the insertions, removals, replacements and swaps of neighbours that lead from a to b.
