@@ -76,6 +76,10 @@ fuzz: ## every fuzz target for 10 s; FUZZTIME=1m for longer
 e2e: build ## clients in other languages, the web UI in a real browser, real SAML identity providers, cloud credentials and secret sync against an emulator, secret sync against Kubernetes' API server, plugins against an OpenID provider, Kubernetes' API server and OpenLDAP, a move from a populated server (needs Node.js; installs the rest)
 	test/e2e/run
 
+.PHONY: terraform
+terraform: build ## Terraform with the Vault provider, resource by resource, and docs/terraform.md from that (needs terraform or tofu; COFFER_TERRAFORM_PROVIDER=file, the provider's program)
+	test/e2e/terraform/run
+
 .PHONY: chaos
 chaos: bin/coffer-race ## the long fault tests: 50 killed leaders, partitions, rot, a full disk, 300 losses of power, two clusters, kills at each call at a cloud provider, secrets on their way; COFFER_CHAOS_KILLS=n COFFER_POWER_POINTS=n
 	@status=0; export COFFER_CHAOS=long; set -x; \
