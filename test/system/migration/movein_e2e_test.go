@@ -212,7 +212,7 @@ func (s *inhabited) populate() {
 			continue
 		}
 		harness.Await(s.t, "the mount "+m.path, patience, func() error { // a new mount of the family is not ready at once
-			status, text, err := s.send("POST", m.at("config"), fields{"max_versions": []int{0, 3, 10}[i%3], "delete_version_after": []string{"0s", "8760h"}[i%2]})
+			status, text, err := s.send("POST", m.at("config"), fields{"max_versions": []int{0, 2, 10}[i%3], "delete_version_after": []string{"0s", "8760h"}[i%2]})
 			if err == nil && status >= 300 {
 				err = fmt.Errorf("status %d: %s", status, text)
 			}
@@ -232,7 +232,7 @@ func (s *inhabited) secret(m kvMount, i int) {
 		s.write(m.at(name(i)), data(1))
 		return
 	}
-	for version := range 1 + i%4 {
+	for version := range 1 + (i+1)%3 {
 		s.write(m.at("data/"+name(i)), fields{"data": data(version)})
 	}
 	if i%11 == 0 {
@@ -496,7 +496,7 @@ func startLive(t *testing.T, to *harness.Cluster) *live {
 	for i, node := range to.Nodes {
 		client := node.Client(to.RootToken)
 		l.end.Go(func() {
-			pace := time.NewTicker(20 * time.Millisecond)
+			pace := time.NewTicker(50 * time.Millisecond)
 			defer pace.Stop()
 			for n := 1; ; n++ {
 				select {

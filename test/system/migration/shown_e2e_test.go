@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/coffer-project/coffer/test/harness"
 )
 
 // server is one end of a move, as its API shows it. Nothing here is of the importer: it reads both ends in its own way.
@@ -95,10 +97,15 @@ func (s *server) show(path string) fields { return s.named(path, nil) }
 
 // named is show with ids replaced by names.
 func (s *server) named(path string, names *strings.Replacer) fields {
-	status, text, err := s.send("GET", path, nil)
-	if err != nil || status != 200 && status != 404 && status != 405 {
-		s.t.Errorf("GET %s: status %d, %v: %.300s", path, status, err, text)
-	}
+	var text []byte
+	harness.Await(s.t, "GET "+path, patience, func() error { // on a busy machine a cluster may be without a leader for a moment
+		status, answer, err := s.send("GET", path, nil)
+		if err == nil && status != 200 && status != 404 && status != 405 {
+			err = fmt.Errorf("status %d: %.300s", status, answer)
+		}
+		text = answer
+		return err
+	})
 	if names != nil {
 		text = []byte(names.Replace(string(text)))
 	}
