@@ -9,6 +9,7 @@ import (
 	"github.com/coffer-project/coffer/server/passpolicy"
 	"github.com/coffer-project/coffer/server/pipeline"
 	"github.com/coffer-project/coffer/server/policy"
+	policyapi "github.com/coffer-project/coffer/server/policy/api"
 	"github.com/coffer-project/coffer/server/system/mounts"
 	"github.com/coffer-project/coffer/server/system/process"
 	"github.com/coffer-project/coffer/server/token"
@@ -45,7 +46,7 @@ func (s *Server) syncSecrets(ctx context.Context) {
 // declareShared lets the packages that own sys paths declare them.
 func (s *Server) declareShared() {
 	r := s.system.Router()
-	policy.Routes(r, policy.Deps{
+	policyapi.Routes(r, policyapi.Deps{
 		Store: s.policies,
 		OfToken: func(ctx context.Context, req *engines.Request, id string) (*policy.ACL, error) {
 			entry, err := s.tokens.Lookup(ctx, id)

@@ -35,7 +35,7 @@ func TestCheckFindsWhatStartFinds(t *testing.T) {
 	for text, want := range map[string]string{
 		valid + `seal "static" { current_key = "AAAA" current_key_id = "a" nonsense = "1" }`:                                                        "nonsense",
 		valid + `audit "http" "a" { options { uri = "https://x" } }`:                                                                                "unknown audit backend type",
-		valid + `audit "file" "a" { options { path = "/x" } }`:                                                                                      "path",
+		valid + `audit "file" "a" { options { mode = "0600" } }`:                                                                                    "file_path",
 		`storage "raft" { path = "/x" } listener "tcp" { tls_cert_file = "/nonexistent/c" tls_key_file = "/nonexistent/k" }`:                        "/nonexistent/c",
 		`storage "raft" { path = "/x" retry_join { leader_api_addr = "https://a:1" leader_ca_cert = "no" } } listener "tcp" { tls_disable = true }`: "leader_ca_cert",
 	} {

@@ -9,11 +9,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/access"
 	"github.com/coffer-project/coffer/cmd/coffer/command/cloud"
+	"github.com/coffer-project/coffer/cmd/coffer/command/clusters"
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer"
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer/files"
 	"github.com/coffer-project/coffer/cmd/coffer/command/kv"
@@ -47,18 +49,21 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 // root is the whole command tree. It is built for each run, because a cli.Command keeps what it parsed.
 func root() *cli.Command {
-	cmd := command.Group("coffer", "store, share and rotate secrets", rootHelp,
-		operator.StatusCommand(), login.Command(),
-		paths.ReadCommand(), paths.WriteCommand(), paths.ListCommand(), paths.DeleteCommand(), paths.PatchCommand(), paths.PathHelpCommand(),
-		paths.WrapCommand(), paths.UnwrapCommand(), kv.Command(), access.TokenCommand(), access.PolicyCommand(),
-		runner.Command(), mounts.SecretsCommand(), mounts.AuthCommand(), mounts.LeaseCommand(), plugin.Command(), access.IdentityCommand(),
-		saml.Command(), cloud.Command(), secretsync.Command(), mounts.AuditCommand(), mounts.QuotaCommand(), mounts.NamespaceCommand(),
-		importer.Command(), files.ExportCommand(), replication.Command(), operator.Command(diagnose.Command()), operator.MonitorCommand(),
-		serverCommand(), login.PrintCommand(), versionCommand())
+	cmd := command.Group("coffer", "store, share and rotate secrets", rootHelp, slices.Concat(
+		command.InGroup("Every day", login.Command(), kv.Command(files.ImportCommand(), files.ExportCommand()), runner.Command(),
+			clusters.WhoamiCommand(), clusters.UICommand(), clusters.ContextCommand(), operator.StatusCommand()),
+		command.InGroup("Any path of the API", paths.ReadCommand(), paths.WriteCommand(), paths.ListCommand(), paths.DeleteCommand(), paths.PatchCommand(),
+			paths.PathHelpCommand(), paths.WrapCommand(), paths.UnwrapCommand()),
+		command.InGroup("Access", access.TokenCommand(), access.PolicyCommand(), mounts.AuthCommand(), access.IdentityCommand(), saml.Command()),
+		command.InGroup("Engines and delivery", mounts.SecretsCommand(), cloud.Command(), secretsync.Command(), mounts.LeaseCommand(), plugin.Command(),
+			importer.Command(), files.ExportCommand()),
+		command.InGroup("Cluster", operator.Command(diagnose.Command()), replication.Command(), mounts.NamespaceCommand(), mounts.QuotaCommand(), mounts.AuditCommand(),
+			operator.MonitorCommand(), operator.VersionHistoryCommand(), serverCommand()),
+		command.InGroup("This program", login.PrintCommand(), command.FlagsCommand(), versionCommand()))...)
 	cmd.Version = version()
 	cmd.EnableShellCompletion = true
 	cmd.ConfigureShellCompletionCommand = func(c *cli.Command) {
-		c.Hidden = false
+		c.Hidden, c.Category = false, "This program"
 		c.Usage = "print the completion script for bash, zsh, fish or pwsh"
 	}
 	// Errors are returned to run; the library must neither print them nor end the process.
@@ -72,11 +77,13 @@ Examples:
 
   $ coffer server -dev
   $ coffer kv put -mount=secret app/db user=app password=-
+  $ coffer run -secret=secret/app/db -- ./server
 
 Environment (each COFFER_… variable falls back to BAO_… and then VAULT_…):
 
+  COFFER_CONTEXT          name of the cluster to use, of those that "coffer context" keeps
   COFFER_ADDR             address of the server (https://127.0.0.1:8200)
-  COFFER_TOKEN            token; else the file ~/.coffer-token, else ~/.vault-token
+  COFFER_TOKEN            token; else that of the context, else the file ~/.coffer-token, else ~/.vault-token
   COFFER_NAMESPACE        namespace of every request
   COFFER_WRAP_TTL         -wrap-ttl of commands that have it
   COFFER_FORMAT           table, json or yaml

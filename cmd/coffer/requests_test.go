@@ -102,6 +102,7 @@ var answers = map[string]string{
 	"GET sys/leases/count":                             `200 {"data":{"lease_count":3,"counts":{"cloud_1":3}}}`,
 	"GET sys/leases":                                   `200 {"data":{"lease_count":1,"leases":[{"lease_id":"cloud/creds/a/1","mount_id":"cloud_1","error":"no such user"}]}}`,
 	"PUT sys/leases/tidy":                              `202 {"warnings":["Tidy operation successfully started."]}`,
+	"POST sys/audit-search/file":                       `200 {"data":{"complete":false,"oldest":"2026-05-01T00:00:00Z","records":[{"time":"2026-05-01T12:00:00Z","display_name":"ana","operation":"read","namespace":"team/","path":"kv/data/a","outcome":"denied","error":"permission denied"}]}}`,
 	"PUT sys/audit-hash/file":                          `200 {"data":{"hash":"hmac-sha256:00"}}`,
 	"PUT sys/policies/password/db":                     "204",
 	"DELETE sys/policies/password/db":                  "204",
@@ -210,7 +211,7 @@ func TestRequests(t *testing.T) {
 		{args: "kv metadata delete secret/app", last: "DELETE secret/metadata/app"},
 		{args: "kv enable-versioning kv/", last: `POST sys/mounts/kv/tune {"options":{"version":"2"}}`},
 
-		{args: "read any/thing", last: "GET any/thing", stdout: "Key      Value\n---      -----\na        b\nempty    n/a\nlist     [1 x]\nnone     <nil>\nttl      1h30m\n"},
+		{args: "read any/thing", last: "GET any/thing", stdout: "Key      Value\n---      -----\na        b\nempty    n/a\nlist     [1 x]\nnone     n/a\nttl      1h30m\n"},
 		{args: "read /any/thing/ ttl=1h", last: "GET any/thing?ttl=1h"},
 		{args: "read -field=list any/thing", last: "GET any/thing", stdout: `[1,"x"]`},
 		{args: "read -field=ttl any/thing", last: "GET any/thing", stdout: `5400`},
@@ -253,6 +254,8 @@ func TestRequests(t *testing.T) {
 		{args: "policy read app", last: "GET sys/policies/acl/app", stdout: "path \"a\" {}\n"},
 		{args: "policy read none", last: "GET sys/policies/acl/none", stderr: `no policy "none"`, status: 2},
 		{args: "policy list", last: "GET sys/policies/acl?list=true", stdout: "default\nroot\n"},
+		{args: "policy test -policy=default -policy=app -file=- a/", stdin: "path \"a\" {}", last: `POST sys/capabilities {"paths":["a/"],"policies":["default","app"],"policy":"path \"a\" {}"}`, stdout: "deny\n"},
+		{args: "policy test a", stderr: "give -policy, -file or both", status: 1},
 		{args: "policy delete app", last: "DELETE sys/policies/acl/app"},
 
 		{args: "secrets enable -path=teams -version=2 -options=a=b -max-lease-ttl=24h -seal-wrap kv", last: `POST sys/mounts/teams {"config":{"max_lease_ttl":"24h"},"description":"","local":false,"options":{"a":"b","version":"2"},"type":"kv"}`, stdout: "at: teams/\n"},
@@ -317,6 +320,7 @@ func TestRequests(t *testing.T) {
 		{args: "lease count -irrevocable -field=lease_count", last: "GET sys/leases/count?type=irrevocable", stdout: "3"},
 		{args: "lease tidy", last: "PUT sys/leases/tidy", stdout: "successfully started"},
 		{args: "audit hash file -", stdin: "hunter2\n", last: `PUT sys/audit-hash/file {"input":"hunter2"}`, stdout: "hmac-sha256:00"},
+		{args: "audit search -since=2h -actor=ana -outcome=denied file", last: `POST sys/audit-search/file {"actor":"ana","buckets":0,"limit":100,"outcome":"denied","since":"2h"}`, stdout: "team/kv/data/a"},
 		{args: "audit hash file", stderr: "stdin is no terminal", status: 1},
 		{args: "policy write app -", stdin: "\n", stderr: "stdin is empty", status: 1},
 		{args: "policy password write db -", stdin: "length = 20", last: `PUT sys/policies/password/db {"policy":"length = 20"}`, stdout: "Success!"},

@@ -39,7 +39,7 @@ func TestVendorTypeNames(t *testing.T) {
 			same(t, "resumed", r.post(path+"/resume", nil)["type"], want)
 		}
 		r.dest(syncsim.Marked, "other", nil)
-		r.post("sync/destinations/"+syncsim.Marked+"/store", map[string]any{"label": "store"})
+		r.patch("sync/destinations/"+syncsim.Marked+"/store", map[string]any{"label": "store"})
 		list := r.Data(r.Must(engines.List, "sync/destinations", nil))
 		same(t, "types", list["key_info"], map[string][]string{alias + "/": {"store"}, syncsim.Marked + "/": {"other"}})
 		same(t, "total", list["total_destinations"], 2)

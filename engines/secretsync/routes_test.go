@@ -110,7 +110,17 @@ func (r *rig) dest(kind, name string, more map[string]any) string {
 // post returns the data of an update.
 func (r *rig) post(path string, body any) map[string]any {
 	r.t.Helper()
-	data := r.Data(r.Must(engines.Update, path, body))
+	return r.do(engines.Update, path, body)
+}
+
+func (r *rig) patch(path string, body any) map[string]any {
+	r.t.Helper()
+	return r.do(engines.Patch, path, body)
+}
+
+func (r *rig) do(op engines.Operation, path string, body any) map[string]any {
+	r.t.Helper()
+	data := r.Data(r.Must(op, path, body))
 	synctest.Wait()
 	return data
 }

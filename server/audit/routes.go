@@ -15,6 +15,7 @@ func (t *Table) Routes(r *engines.Router) {
 	engines.On(r, engines.Update, "audit/{path...}", "Enable an audit device, once a test record could be written to it.", flags, t.serveEnable)
 	engines.On(r, engines.Delete, "audit/{path...}", "Disable an audit device. Its file stays.", flags, t.serveDisable)
 	engines.On(r, engines.Update, "audit-hash/{path...}", "Hash a text as an audit device does, to search its log for it.", engines.RootNamespace, t.serveHash)
+	engines.On(r, engines.Update, "audit-search/{path...}", "Search the file of an audit device on the active node, within bounds; no values are answered.", flags|engines.ClusterLocal|engines.Active, t.serveSearch)
 	t.headerRoutes(r)
 }
 

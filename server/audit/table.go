@@ -42,6 +42,8 @@ type Table struct {
 	changes atomic.Uint64 // counts changes to stored devices and headers
 	seen    atomic.Uint64 // value of changes that the broker is in step with
 
+	searching sync.Mutex
+
 	mu     sync.Mutex
 	loaded bool              // between Load and Unload
 	stored map[string]string // path to the entry the broker's device was made from

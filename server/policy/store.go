@@ -260,10 +260,24 @@ func scopesID(id []byte, scopes []Scope) []byte {
 	return id
 }
 
-func (s *Store) build(ctx context.Context, subject Subject, scopes []Scope) (*ACL, error) {
+// Simulate is ACL of policies of one namespace and, unless text is empty, of one that is not stored. The paths begin in that namespace.
+func (s *Store) Simulate(ctx context.Context, ns string, names []string, text string) (*ACL, error) {
+	var drafts []*Policy
+	if text != "" {
+		p, err := Decode("draft", text)
+		if err != nil {
+			return nil, engines.Invalid("failed to parse policy: %v", err)
+		}
+		drafts = append(drafts, p)
+	}
+	return s.build(ctx, nil, []Scope{{Namespace: ns, Names: names}}, drafts...)
+}
+
+// build joins the policies of scopes; more are policies of the last one that are not stored.
+func (s *Store) build(ctx context.Context, subject Subject, scopes []Scope, more ...*Policy) (*ACL, error) {
 	var b builder
-	for _, scope := range scopes {
-		policies := make([]*Policy, 0, len(scope.Names))
+	for i, scope := range scopes {
+		policies := make([]*Policy, 0, len(scope.Names)+len(more))
 		for _, n := range scope.Names {
 			p, err := s.Get(ctx, scope.Namespace, n)
 			var invalid *engines.Error
@@ -274,6 +288,9 @@ func (s *Store) build(ctx context.Context, subject Subject, scopes []Scope) (*AC
 			default:
 				return nil, err
 			}
+		}
+		if i == len(scopes)-1 {
+			policies = append(policies, more...)
 		}
 		b.add(scope, subject, policies)
 	}

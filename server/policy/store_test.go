@@ -13,6 +13,7 @@ import (
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/engines/enginetest"
 	"github.com/coffer-project/coffer/server/policy"
+	"github.com/coffer-project/coffer/server/policy/api"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -202,11 +203,11 @@ func (m tokens) acl(ctx context.Context, s *policy.Store, name string) (*policy.
 func TestRoutes(t *testing.T) {
 	s, _ := newStore(t)
 	r := engines.NewRouter()
-	known := tokens{"t1": {"p"}, "acc": {"root"}, "": {"default", "p"}}
+	known := tokens{"t1": {"p"}, "acc": {"root"}, "": {"default", "p", "reader"}}
 	named := func(ctx context.Context, _ *engines.Request, name string) (*policy.ACL, error) {
 		return known.acl(ctx, s, name)
 	}
-	policy.Routes(r, policy.Deps{Store: s, OfToken: named, OfAccessor: named,
+	api.Routes(r, api.Deps{Store: s, OfToken: named, OfAccessor: named,
 		OfCaller: func(ctx context.Context, _ *engines.Request) (*policy.ACL, error) { return known.acl(ctx, s, "") }})
 	do := func(op engines.Operation, path, body string) (string, error) {
 		t.Helper()
@@ -248,6 +249,15 @@ func TestRoutes(t *testing.T) {
 		{engines.Update, "capabilities-self", `{}`, `!paths must be supplied`},
 		{engines.Update, "capabilities", `{"token": "t1", "path": "kv/a"}`, `[{"capabilities":["list","read"],"kv/a":["list","read"]},{"capabilities":["list","read"]}]`},
 		{engines.Update, "capabilities", `{"token": "t2", "path": "kv/a"}`, `!invalid token`},
+		{engines.Update, "capabilities", `{"path": "kv/a"}`, `!token must be supplied`},
+		{engines.Update, "capabilities", `{"token": "t1", "policies": "reader", "path": "kv/a"}`, `!give one of them`},
+		{engines.Update, "policies/acl/reader", `{"policy": "path \"sys/policies/acl/p\" { capabilities = [\"read\"] }"}`, ``},
+		{engines.Update, "capabilities", `{"policies": "p", "path": "kv/a"}`, `[{"capabilities":["list","read"],"kv/a":["list","read"]},{"capabilities":["list","read"]}]`},
+		{engines.Update, "capabilities", `{"policies": "P,none", "path": "kv/a"}`, `!permission denied`},
+		{engines.Update, "capabilities", `{"policies": "root", "path": "kv/a"}`, `!permission denied`},
+		{engines.Update, "capabilities", `{"policy": "path \"kv/a\" { capabilities = [\"deny\"] }", "policies": "p", "paths": ["kv/a", "kv/b"]}`, `[{"capabilities":["deny"],"kv/a":["deny"],"kv/b":["list","read"]},{"capabilities":["deny"]}]`},
+		{engines.Update, "capabilities", `{"policy": "path \"kv/a\" {\n  capabilities = [\"reed\"]\n}", "path": "kv/a"}`, `!line 2: path "kv/a": unknown capability`},
+		{engines.Update, "policies/acl/reader", `{"policy": "# none"}`, ``},
 		{engines.Update, "capabilities-accessor", `{"accessor": "acc", "path": "kv/a"}`, `[{"capabilities":["root"],"kv/a":["root"]},{"capabilities":["root"]}]`},
 		{engines.Update, "capabilities-accessor", `{"accessor": "no", "path": "kv/a"}`, `!invalid accessor`},
 		{engines.Update, "policies/acl/default", `{"policy": "# empty"}`, ``},
@@ -290,7 +300,7 @@ func TestHostile(t *testing.T) {
 		named := func(ctx context.Context, _ *engines.Request, name string) (*policy.ACL, error) {
 			return tokens{}.acl(ctx, s, name)
 		}
-		policy.Routes(r, policy.Deps{Store: s, OfToken: named, OfAccessor: named,
+		api.Routes(r, api.Deps{Store: s, OfToken: named, OfAccessor: named,
 			OfCaller: func(ctx context.Context, _ *engines.Request) (*policy.ACL, error) { return s.ACL(ctx, nil) }})
 		return sys{r}, nil
 	}, enginetest.Options{Type: "system", Path: "sys/"}))

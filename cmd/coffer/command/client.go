@@ -47,12 +47,16 @@ func connectionFlags() []cli.Flag {
 // WrapTTLVariables are what -wrap-ttl is without the flag, the first that is set.
 var WrapTTLVariables = cli.EnvVars("COFFER_WRAP_TTL", "VAULT_WRAP_TTL", "BAO_WRAP_TTL")
 
-// setting is a flag or its variable.
+// setting is a flag or its variable, else the context's. With -address the context does not count.
 func (c *Call) setting(flag, variable string) string {
 	if v := c.String(flag); v != "" {
 		return v
 	}
-	return local.Env(variable)
+	if c.String("address") != "" {
+		return local.Env(variable)
+	}
+	v, _ := local.Setting(variable) // identify reports a context that cannot be read
+	return v
 }
 
 // SendingClient is connect for a command that sends its request itself, which it cannot print.
@@ -129,9 +133,28 @@ func (c *Call) configureTLS(config *api.Config) error {
 	return nil
 }
 
+// token is the one in use. A context's is not for the server that -address names.
+func (c *Call) token() (string, error) {
+	if c.String("address") == "" {
+		return local.CurrentToken()
+	}
+	if t := local.Env("TOKEN"); t != "" {
+		return strings.TrimSpace(t), nil
+	}
+	return local.StoredToken()
+}
+
+// KeepToken stores the token of a login and returns where: in the context in use, unless -address names another server.
+func (c *Call) KeepToken(token string) (string, error) {
+	if c.String("address") == "" {
+		return local.KeepToken(token)
+	}
+	return "~/" + local.TokenFiles[0], local.StoreToken(token)
+}
+
 // identify adds the token, the namespace and the headers asked for.
 func (c *Call) identify(client *api.Client) error {
-	token, err := local.CurrentToken()
+	token, err := c.token()
 	if err != nil {
 		return err
 	}

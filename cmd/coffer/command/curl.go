@@ -28,7 +28,7 @@ func (c *Call) printCurl(req *api.Request) error {
 			words = append(words, s.option, ShellWord(v))
 		}
 	}
-	current, err := local.CurrentToken()
+	current, err := c.token()
 	if err != nil {
 		return err
 	}

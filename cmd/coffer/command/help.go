@@ -1,6 +1,8 @@
 package command
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -22,13 +24,7 @@ func printHelp(w io.Writer, _ string, data any) {
 	if commands := visibleCommands(cmd); len(commands) > 0 {
 		fmt.Fprintf(w, "Usage: %s COMMAND\n", cmd.FullName())
 		printParagraph(w, cmd)
-		rows := make([][]string, 0, len(commands))
-		for _, c := range commands {
-			rows = append(rows, []string{"  " + c.Name, c.Usage})
-		}
-		fmt.Fprintln(w, "\nCommands:")
-		fmt.Fprintln(w)
-		table.Write(w, rows)
+		printCommands(w, commands)
 		fmt.Fprintf(w, "\n%s COMMAND -h says more about one.\n", cmd.FullName())
 		return
 	}
@@ -39,8 +35,60 @@ func printHelp(w io.Writer, _ string, data any) {
 	fmt.Fprintln(w, strings.TrimSpace(usage+" "+cmd.ArgsUsage))
 	printParagraph(w, cmd)
 	own, connection := splitFlags(cmd.VisibleFlags())
+	if cmd.Name == flagsCommand {
+		printFlags(w, "Flags:", connection)
+		return
+	}
 	printFlags(w, "Flags:", own)
-	printFlags(w, "Connection and output flags:", connection)
+	if len(connection) > 0 {
+		fmt.Fprintf(w, "\nFlags of the connection and the output, such as -address, -namespace and -format: %s help %s\n", cmd.Root().Name, flagsCommand)
+	}
+}
+
+// printCommands lists commands below the titles of their groups, in the order in which both come.
+func printCommands(w io.Writer, commands []*cli.Command) {
+	var titles []string
+	groups := map[string][][]string{}
+	width := 0
+	for _, c := range commands {
+		title := cmp.Or(c.Category, "Commands")
+		if groups[title] == nil {
+			titles = append(titles, title)
+		}
+		groups[title] = append(groups[title], []string{"  " + c.Name, c.Usage})
+		width = max(width, len(c.Name)+2)
+	}
+	for _, title := range titles {
+		fmt.Fprintf(w, "\n%s:\n\n", title)
+		rows := groups[title]
+		for i := range rows { // all groups have the same columns
+			rows[i][0] += strings.Repeat(" ", width-len(rows[i][0]))
+		}
+		table.Write(w, rows)
+	}
+}
+
+// flagsCommand is the command whose help has the flags that all commands share.
+const flagsCommand = "flags"
+
+// FlagsCommand prints the flags that all commands share.
+func FlagsCommand() *cli.Command {
+	cmd := New(Spec{
+		Name: flagsCommand, Usage: "show the flags of the connection and the output, which all commands have",
+		Help: "Flags of all commands that talk to a server. Each has a variable of the environment, too: see coffer -h.",
+	}, func(_ context.Context, c *Call) error {
+		printHelp(c.Out, "", c.Command)
+		return nil
+	})
+	return cmd
+}
+
+// InGroup puts commands below a title in the help of the command above them.
+func InGroup(title string, commands ...*cli.Command) []*cli.Command {
+	for _, c := range commands {
+		c.Category = title
+	}
+	return commands
 }
 
 // visibleCommands leaves out the library's "help", though not "auth help", which is ours.

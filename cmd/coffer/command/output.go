@@ -31,6 +31,11 @@ func FieldFlag() cli.Flag {
 	return &cli.StringFlag{Name: "field", Usage: "print only the `NAME` field, bare"}
 }
 
+// ExitCodeFlag is the flag that makes a state an exit status, for scripts.
+func ExitCodeFlag(when string) cli.Flag {
+	return &cli.BoolFlag{Name: "exit-code", Usage: "exit with status 2 if " + when}
+}
+
 func WrapFlag() cli.Flag {
 	return &cli.StringFlag{Name: "wrap-ttl", Sources: WrapTTLVariables, Usage: "hide the answer behind a token which can be used once within `DURATION`"}
 }

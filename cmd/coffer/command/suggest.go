@@ -55,7 +55,7 @@ var elsewhere = map[string]string{
 
 // destructive are names that are never suggested: a user who repeats the suggestion loses something.
 var destructive = []string{
-	"delete", "destroy", "revoke", "disable", "remove", "seal", "restore", "force", "demote", "step-down", "rotate", "rekey", "dissociate", "purge", "tidy", "overwrite",
+	"delete", "destroy", "revoke", "disable", "remove", "seal", "restore", "force", "forget", "demote", "step-down", "rotate", "rekey", "dissociate", "purge", "tidy", "overwrite",
 }
 
 func isDestructive(name string) bool {

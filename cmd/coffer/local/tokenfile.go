@@ -12,12 +12,34 @@ import (
 // TokenFiles are the token files in the home directory, in the order in which they are read. Only the first is ever written.
 var TokenFiles = []string{".coffer-token", ".vault-token"}
 
-// CurrentToken returns the token requests carry: the environment's, else a token file's, else "".
+// CurrentToken returns the token requests carry: the environment's, else the context's, else a token file's, else "".
 func CurrentToken() (string, error) {
 	if t := Env("TOKEN"); t != "" {
 		return strings.TrimSpace(t), nil
 	}
+	name, context, err := ActiveContext()
+	if err != nil || name != "" {
+		return context.Token, err // a token file may be of another server
+	}
 	return StoredToken()
+}
+
+// KeepToken stores the token of a login: in the context that counts, else in the token file. It returns where that is.
+func KeepToken(token string) (string, error) {
+	name, context, err := ActiveContext()
+	if err != nil {
+		return "", err
+	}
+	if name == "" {
+		return "~/" + TokenFiles[0], StoreToken(token)
+	}
+	all, err := ReadContexts()
+	if err != nil {
+		return "", err
+	}
+	context.Token = token
+	all.Clusters[name] = context
+	return fmt.Sprintf("~/%s, for the context %s", contextsFile, name), all.Write()
 }
 
 // StoredToken returns the token of the first token file that has one, else "".

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/coffer-project/coffer/engines"
@@ -88,7 +89,7 @@ func (s *API) DescribeDestination(ctx context.Context, req *engines.Request, d *
 	a := state.Association{Granularity: granularity, Template: template}
 	options := map[string]any{
 		"granularity_level": granularity, "secret_name_template": a.Plan(rules).TemplateText(), "custom_tags": d.CustomTags, "removal_attempts": d.RemovalAttempts,
-		"disable_strict_networking": d.DisableStrict, "allowed_ipv4_addresses": nonNil(d.IPv4), "allowed_ipv6_addresses": nonNil(d.IPv6), "allowed_ports": nonNil(d.Ports),
+		"disable_strict_networking": d.DisableStrict, "allowed_ipv4_addresses": nonNil(d.IPv4), "allowed_ipv6_addresses": nonNil(d.IPv6), "allowed_ports": numbers(d.Ports),
 	}
 	if d.CustomTags == nil {
 		options["custom_tags"] = map[string]string{}
@@ -118,6 +119,15 @@ func (s *API) DescribeDestination(ctx context.Context, req *engines.Request, d *
 		out["purge_error"] = failed
 	}
 	return out, err
+}
+
+// numbers returns ports as clients declare them.
+func numbers(ports []string) []int {
+	out := make([]int, len(ports))
+	for i, port := range ports {
+		out[i], _ = strconv.Atoi(port) // only ports are stored
+	}
+	return out
 }
 
 // seesAll reports whether a caller sees all associations of a destination.

@@ -40,7 +40,8 @@ const maxRemovalAttempts = 100
 // maxTags bounds custom tags whatever a type takes.
 const maxTags = 50
 
-// writeDestination creates a destination, or changes what came with the request, which named its type so.
+// writeDestination creates a destination, or replaces all of one but credentials that did not come, or patches it: changes what came with
+// the request. named is how the request named its type.
 func (s *API) writeDestination(ctx context.Context, req *engines.Request, kind destination.Type, named string, in reflect.Value, patch bool) (*engines.Response, error) {
 	var set settingsIn
 	for i := range reflect.TypeFor[settingsIn]().NumField() {
@@ -74,7 +75,7 @@ func (s *API) writeDestination(ctx context.Context, req *engines.Request, kind d
 		if err := failIfAssociated(ctx, tx, &d); err != nil {
 			return err
 		}
-		if err := s.mergeRequest(ctx, tx, &d, kind, req, &set, in, created); err != nil {
+		if err := s.mergeRequest(ctx, tx, &d, kind, req, &set, in, patch); err != nil {
 			return err
 		}
 		switch problem := s.openProblem(&d); {
@@ -125,19 +126,19 @@ func checkDestinationName(name string) string {
 	return ""
 }
 
-// mergeRequest puts what came with a request into a record, and checks the whole of it. All problems are listed.
-func (s *API) mergeRequest(ctx context.Context, tx *storage.Txn, d *state.Destination, kind destination.Type, req *engines.Request, set *settingsIn, in reflect.Value, created bool) error {
+// mergeRequest puts what a request says into a record, and checks the whole of it. All problems are listed.
+func (s *API) mergeRequest(ctx context.Context, tx *storage.Txn, d *state.Destination, kind destination.Type, req *engines.Request, set *settingsIn, in reflect.Value, patch bool) error {
 	c := kind.New()
 	if err := state.DecodeConfig(d.Config, c); err != nil {
 		return err
 	}
 	before := identityOf(c)
-	mergeConfig(c, in, req, created)
+	mergeConfig(c, in, req, patch)
 	problems := append(c.Check(), checkMasks(c, in, req)...)
 	if problem := s.Pool.RejectEnvironment(d.NS, c); problem != "" {
 		problems = append(problems, problem)
 	}
-	if !created {
+	if !d.UpdatedAt.IsZero() {
 		more, err := s.checkMove(ctx, d, before, c, func(name string) bool {
 			return req.Given(name) && fieldNamed(in, name).String() != destination.Mask
 		})
@@ -149,7 +150,7 @@ func (s *API) mergeRequest(ctx context.Context, tx *storage.Txn, d *state.Destin
 			d.ID = state.Hash(rand.Text())
 		}
 	}
-	mergeSettings(&d.Settings, req, set)
+	mergeSettings(&d.Settings, req, set, kind.Rules, patch)
 	problems = append(problems, checkSettings(&d.Settings, kind.Rules)...)
 	if len(problems) > 0 {
 		return engines.Invalid("%s", strings.Join(problems, "; "))
@@ -231,14 +232,20 @@ func (s *API) checkMove(ctx context.Context, d *state.Destination, before endpoi
 	return problems, err
 }
 
-// mergeSettings copies the fields that came with a request.
-func mergeSettings(o *state.Settings, req *engines.Request, in *settingsIn) {
-	came := givenOf(req)
+// mergeSettings copies all fields of a request, with patch those that came with it.
+func mergeSettings(o *state.Settings, req *engines.Request, in *settingsIn, r destination.Rules, patch bool) {
+	came := func(field string) bool { return !patch || req.Given(field) }
 	if came("granularity") {
 		o.Granularity = in.Granularity
 	}
 	if came("secret_name_template") {
 		o.Template = in.Template
+	}
+	for _, granularity := range []string{destination.SecretPath, destination.SecretKey} {
+		a := state.Association{Granularity: granularity}
+		if o.Template == a.Plan(r).TemplateText() { // clients send back what they read, also with another granularity
+			o.Template = ""
+		}
 	}
 	if came("custom_tags") {
 		o.CustomTags = in.CustomTags
@@ -424,9 +431,9 @@ func (s *API) deleteUnused(ctx context.Context, req *engines.Request, at *destin
 	return left, err
 }
 
-// mergeConfig copies what came with a request: in has the decoded fields, with defaults for those that did not come. The
-// mask keeps what there is, and a null goes back to the default.
-func mergeConfig(c destination.Config, in reflect.Value, req *engines.Request, created bool) {
+// mergeConfig copies what a request says: in has the decoded fields, with defaults for those that did not come. The mask keeps what there
+// is, and a null goes back to the default. What did not come keeps what there is if it is a credential, and with patch.
+func mergeConfig(c destination.Config, in reflect.Value, req *engines.Request, patch bool) {
 	// Another spelling of a field replaces it.
 	if other, ok := c.(interface{ Synonyms() map[string]string }); ok {
 		for spelling, field := range other.Synonyms() {
@@ -438,9 +445,9 @@ func mergeConfig(c destination.Config, in reflect.Value, req *engines.Request, c
 	state.EachField(c, func(name string, v reflect.Value) {
 		from := fieldNamed(in, name)
 		switch {
-		case created && !req.Given(name), req.Null(name):
+		case req.Null(name):
 			v.Set(from) // the default
-		case !req.Given(name):
+		case !req.Given(name) && (patch || v.Type() == state.SensitiveType):
 		case v.Type() == state.SensitiveType && from.String() == destination.Mask:
 		default:
 			v.Set(from)

@@ -25,7 +25,7 @@ type Config struct {
 	IdentityKey      engines.Sensitive `json:"identity_token_key" help:"Key that signs that token: only default."`
 
 	TenantID string `json:"tenant_id" max:"256" help:"Tenant of the app registration and of the vault."`
-	Cloud    string `json:"cloud" default:"cloud" max:"64" help:"Cloud of the vault: cloud (the public one), AzureUSGovernment or AzureChina."`
+	Cloud    string `json:"cloud" max:"64" help:"Cloud of the vault: cloud (the public one), AzureUSGovernment or AzureChina."`
 }
 
 // environment is one of the vendor's clouds.
@@ -61,9 +61,6 @@ func (c *Config) Check() []string {
 		if problem != "" {
 			problems = append(problems, problem)
 		}
-	}
-	if c.Cloud == "" {
-		c.Cloud = public.name
 	}
 	env := c.environment()
 	if env == nil {

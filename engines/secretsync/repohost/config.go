@@ -74,16 +74,13 @@ func (c *Config) Check() (problems []string) {
 		add("repisitory_name %s", p)
 	}
 	c.SecretsLocation = strings.ToLower(c.SecretsLocation)
-	if c.SecretsLocation == "" {
-		c.SecretsLocation = inRepository
-	}
 	c.checkDispatch(add)
 	c.Visibility = strings.ToLower(c.Visibility)
 	for i, name := range c.Selected {
 		c.Selected[i] = strings.TrimSpace(name)
 	}
 	switch c.SecretsLocation {
-	case inRepository:
+	case "", inRepository:
 		problems = append(problems, c.checkRepository()...)
 	case inOrganization:
 		problems = append(problems, c.checkOrganization()...)

@@ -115,7 +115,7 @@ func TestRepositoryNameSynonym(t *testing.T) {
 		t.Errorf("stored as %q and %q, want the name in the field of SPEC.md alone", c.RepisitoryName, c.RepositoryName)
 	}
 	want := map[string]any{
-		"access_token": destination.Mask, "repository_owner": "octo", "repisitory_name": "app", "repository_name": "app", "secrets_location": "repository",
+		"access_token": destination.Mask, "repository_owner": "octo", "repisitory_name": "app", "repository_name": "app",
 	}
 	if got := c.Shown(); !maps.Equal(got, want) {
 		t.Errorf("Shown() = %v, want %v", got, want)

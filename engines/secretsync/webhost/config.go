@@ -16,7 +16,7 @@ const (
 	maxHook  = 2048
 )
 
-// The environments, in the order in which they are stored and shown.
+// The environments, in the order of variables at the project.
 const (
 	production  = "production"
 	preview     = "preview"
@@ -58,7 +58,9 @@ func (c *Config) Check() (problems []string) {
 	}
 	var given []string
 	for _, e := range c.Environments {
-		given = append(given, strings.ToLower(strings.TrimSpace(e)))
+		if e = strings.ToLower(strings.TrimSpace(e)); !slices.Contains(given, e) {
+			given = append(given, e)
+		}
 	}
 	switch {
 	case len(given) == 0:
@@ -66,7 +68,7 @@ func (c *Config) Check() (problems []string) {
 	case slices.ContainsFunc(given, func(e string) bool { return !slices.Contains(environments, e) }):
 		return append(problems, "deployment_environments may only have development, preview and production in it")
 	}
-	c.Environments = both(environments, given)
+	c.Environments = given
 	return problems
 }
 
@@ -129,7 +131,7 @@ func (c *Config) Location() string {
 	if !strings.HasPrefix(project, "prj_") { // a name, which is one within its team
 		project = c.TeamID + "/" + project
 	}
-	return typeName + "/" + project + "/" + strings.Join(c.Environments, "+")
+	return typeName + "/" + project + "/" + strings.Join(both(environments, c.Environments), "+")
 }
 
 // Owner implements destination.Owned: of projects by their name, the team's.

@@ -72,7 +72,7 @@ func TestUsualForm(t *testing.T) {
 		t.Fatal(p)
 	}
 	want := map[string]any{
-		"access_token": destination.Mask, "project_id": "prj_1", "team_id": "team_1", "deployment_environments": []string{"production", "development"},
+		"access_token": destination.Mask, "project_id": "prj_1", "team_id": "team_1", "deployment_environments": []string{"development", "production"},
 	}
 	if got := c.Shown(); !reflect.DeepEqual(got, want) {
 		t.Errorf("Shown() = %v, want %v", got, want)

@@ -29,7 +29,7 @@ func open(c destination.Config, env destination.Env) (*dest, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &dest{client: cl, targets: slices.Clone(config.Environments), hook: config.DeployHook.Reveal()}, nil
+	return &dest{client: cl, targets: both(environments, config.Environments), hook: config.DeployHook.Reveal()}, nil
 }
 
 // Close implements destination.Destination.

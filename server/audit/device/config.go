@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -81,10 +82,7 @@ func (c Config) Open(files Files) (Device, error) {
 		return nil, err
 	}
 	if c.Type == TypeFile && !o.stream() {
-		at, err := files.locate(o.filePath)
-		if (!c.Confined || c.Declared) && filepath.IsAbs(o.filePath) {
-			at, err = location{file: o.filePath, dataDir: files.DataDir}, nil
-		}
+		at, err := c.locate(o, files)
 		if err != nil {
 			return nil, err
 		}
@@ -97,6 +95,29 @@ func (c Config) Open(files Files) (Device, error) {
 		return newSocket(o), nil
 	}
 	return newStream(o), nil
+}
+
+func (c Config) locate(o options, files Files) (location, error) {
+	if (!c.Confined || c.Declared) && filepath.IsAbs(o.filePath) {
+		return location{file: o.filePath, dataDir: files.DataDir}, nil
+	}
+	return files.locate(o.filePath)
+}
+
+// OpenToRead opens the file that the device writes, to be read. A device that writes no regular file is an error for the client.
+func (c Config) OpenToRead(files Files) (*os.File, int64, error) {
+	o, err := c.options()
+	if err != nil {
+		return nil, 0, err
+	}
+	if c.Type != TypeFile || o.stream() {
+		return nil, 0, engines.Invalid("the audit device %s/ writes no file: only files can be searched", c.Path)
+	}
+	at, err := c.locate(o, files)
+	if err != nil {
+		return nil, 0, err
+	}
+	return at.read()
 }
 
 // Style returns how the lines of the device are written.

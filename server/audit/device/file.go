@@ -10,6 +10,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/coffer-project/coffer/engines"
 )
 
 // fileDevice appends lines to a file. It opens the file with the first line.
@@ -194,6 +196,28 @@ func openLog(at location, mode fs.FileMode) (f *os.File, torn bool, err error) {
 		return nil, false, errors.Join(err, f.Close())
 	}
 	return f, torn, nil
+}
+
+// read opens the file to be read, and returns its size; one that is not there is an error of fs.ErrNotExist.
+func (l location) read() (*os.File, int64, error) {
+	dir, name, err := l.open()
+	if err != nil {
+		return nil, 0, err
+	}
+	defer dir.Close()
+	// Opening a pipe would block.
+	info, err := dir.Stat(name)
+	if err != nil {
+		return nil, 0, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, 0, engines.Invalid("%s is not a regular file: only files can be searched", l)
+	}
+	f, err := dir.OpenFile(name, os.O_RDONLY, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	return f, info.Size(), nil
 }
 
 // endsInNewline reports whether the file's last byte is a newline. If it cannot be read it reports false: an

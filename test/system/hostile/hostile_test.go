@@ -50,7 +50,7 @@ var open = []string{
 var targets = []struct{ prefix, value string }{
 	{"/sys/mounts/", "kv2"}, {"/sys/internal/ui/mounts/", "kv2"}, {"/sys/auth/", "people"}, {"/sys/policies/acl/", "mine"},
 	{"/sys/policy/", "mine"}, {"/sys/policies/password/", "long"}, {"/auth/token/create/", "role"}, {"/auth/token/roles/", "role"},
-	{"/sys/audit/", "trail"}, {"/sys/audit-hash/", "trail"}, {"/sys/config/auditing/request-headers/", "x-kept"},
+	{"/sys/audit/", "trail"}, {"/sys/audit-hash/", "trail"}, {"/sys/audit-search/", "trail"}, {"/sys/config/auditing/request-headers/", "x-kept"},
 	{"/sys/config/ui/headers/", "X-Kept"}, {"/sys/loggers/", "cluster"}, {"/sys/pprof/", "heap"}, {"/sys/quotas/rate-limit/", "rate"},
 	{"/sys/quotas/lease-count/", "leases"}, {"/sys/namespaces/", "child"}, {"/identity/entity/name/", "somebody"},
 	{"/identity/group/name/", "team"}, {"/auth/people/", "bob"}, {"/auth/machines/", "app"}, {"/auth/certs/crls/", "ca"}, {"/auth/certs/certs/", "web"}, {"/auth/sso/", "staff"}, {"/sys/replication/", "eu"}, {"/sys/sync/destinations/", "store"}, {"/sys/sync/", "kv2"},

@@ -229,7 +229,7 @@ func TestAssociation(t *testing.T) {
 		s := all.in(t)
 		store := s.dest("cloud1-sm", "renamed")
 		old := only(t, s.associate(store, "kv", "b"))
-		s.must("POST", store, object{"secret_name_template": "{{ .DestinationName }}/{{ .MountBaseName }}/{{ .SecretBaseName | uppercase }}"})
+		s.must("PATCH", store, object{"secret_name_template": "{{ .DestinationName }}/{{ .MountBaseName }}/{{ .SecretBaseName | uppercase }}"})
 		s.has("cloud1-sm", old.Name, `{"k":"v"}`)
 		s.associate(store, "kv", "b")
 		s.has("cloud1-sm", "renamed/kv/B", `{"k":"v"}`)

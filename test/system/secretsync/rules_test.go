@@ -135,6 +135,8 @@ func TestDestination(t *testing.T) {
 	t.Run("cloud is the public one by default", func(t *testing.T) {
 		s := all.in(t)
 		d := s.dest("cloud2-kv", "public")
+		equal(t, "cloud", part(s.must("GET", d, nil), "connection_details")["cloud"], nil)
+		d = s.dest("cloud2-kv", "public", object{"cloud": "cloud"})
 		equal(t, "cloud", part(s.must("GET", d, nil), "connection_details")["cloud"], "cloud")
 		s.must("DELETE", d, nil)
 	})
@@ -173,9 +175,9 @@ func TestDestination(t *testing.T) {
 		}
 		d := s.dest("repohost", "spelling")
 		both(s.must("GET", d, nil), "web")
-		both(s.must("POST", d, object{"repository_name": "api"}), "api")
+		both(s.must("PATCH", d, object{"repository_name": "api"}), "api")
 		both(s.must("PATCH", d, object{"repisitory_name": "web"}), "web")
-		both(s.must("POST", d, object{"repisitory_name": "api", "repository_name": "api"}), "api")
+		both(s.must("PATCH", d, object{"repisitory_name": "api", "repository_name": "api"}), "api")
 		s.rejected(400, "POST", d, object{"repisitory_name": "api", "repository_name": "web"}, "repisitory_name", "repository_name")
 		s.must("DELETE", d, nil)
 		both(s.must("POST", d, s.fields("repohost", object{"repisitory_name": nil, "repository_name": "web"})), "web")
@@ -183,19 +185,19 @@ func TestDestination(t *testing.T) {
 	})
 	t.Run("deployment_environments in every form", func(t *testing.T) {
 		s := all.in(t)
-		for _, in := range []any{"production,preview", []string{"preview", "production"}, "preview, production"} {
+		for _, in := range []any{"preview,production", []string{"preview", "production"}, "preview, production"} {
 			d := s.dest("webhost-project", "forms", object{"deployment_environments": in})
-			equal(t, "environments", part(s.must("GET", d, nil), "connection_details")["deployment_environments"], []string{"production", "preview"})
+			equal(t, "environments", part(s.must("GET", d, nil), "connection_details")["deployment_environments"], []string{"preview", "production"})
 		}
 		for _, in := range []any{"staging", []string{"production", "x"}, []string{}, "Production;preview"} {
 			s.rejected(400, "POST", destinations+"webhost-project/odd", s.fields("webhost-project", object{"deployment_environments": in}), "deployment_environments")
 		}
 		s.must("DELETE", destinations+"webhost-project/forms", nil)
 	})
-	t.Run("an update changes what it gives", func(t *testing.T) {
+	t.Run("a patch changes what it gives", func(t *testing.T) {
 		s := all.in(t)
 		d := s.dest("repohost", "merged", object{"secret_name_template": "A_{{ .SecretPath }}_{{ .SecretKey }}"})
-		data := s.must("POST", d, object{"environment_name": "staging"})
+		data := s.must("PATCH", d, object{"environment_name": "staging"})
 		details := part(data, "connection_details")
 		equal(t, "details", []any{details["access_token"], details["repository_owner"], details["environment_name"]}, []string{"*****", "acme", "staging"})
 		equal(t, "template", part(data, "options")["secret_name_template"], "A_{{ .SecretPath }}_{{ .SecretKey }}")
@@ -205,6 +207,33 @@ func TestDestination(t *testing.T) {
 		}
 		equal(t, "options", []any{part(data, "options")["granularity_level"], part(data, "options")["secret_name_template"]}, []string{"secret-path", "vault/{{ .MountAccessor }}/{{ .SecretPath }}"})
 		s.rejected(404, "PATCH", destinations+"repohost/none", object{"environment_name": "staging"})
+		s.must("DELETE", d, nil)
+	})
+	t.Run("a write replaces all but the credentials", func(t *testing.T) {
+		s := all.in(t)
+		d := s.dest("repohost", "replaced", object{
+			"environment_name": "staging", "secret_name_template": "A_{{ .SecretKey }}", "allowed_ports": []int{443}, "disable_strict_networking": true,
+		})
+		data := s.must("GET", d, nil)
+		equal(t, "ports", part(data, "options")["allowed_ports"], []int{443})
+		data = s.must("POST", d, object{"repository_owner": "acme", "repository_name": "web"})
+		equal(t, "details", part(data, "connection_details"), object{
+			"access_token": "*****", "repository_owner": "acme", "repisitory_name": "web", "repository_name": "web",
+		})
+		defaults := object{
+			"secret_name_template": "vault/{{ .MountAccessor }}/{{ .SecretPath }}/{{ .SecretKey }}", "allowed_ports": []int{}, "disable_strict_networking": false,
+		}
+		for field, want := range defaults {
+			equal(t, field, part(data, "options")[field], want)
+		}
+		s.must("DELETE", d, nil)
+	})
+	t.Run("the default template of the other granularity counts as the default", func(t *testing.T) {
+		s := all.in(t)
+		d := s.dest("cloud2-kv", "turned")
+		was := part(s.must("GET", d, nil), "options")["secret_name_template"]
+		d = s.dest("cloud2-kv", "turned", object{"granularity": "secret-key", "secret_name_template": was})
+		equal(t, "template", part(s.must("GET", d, nil), "options")["secret_name_template"], fmt.Sprint(was, "/{{ .SecretKey }}"))
 		s.must("DELETE", d, nil)
 	})
 	t.Run("an update that is rejected changes nothing", func(t *testing.T) {
@@ -323,7 +352,7 @@ func TestDestination(t *testing.T) {
 		s := all.in(t)
 		d := s.dest("repohost", "stuck", object{"granularity": "secret-path", "repisitory_name": "api"})
 		only(t, s.associate(d, "kv", "a"))
-		s.must("POST", d, object{"access_token": repohosttest.ReadOnly})
+		s.must("PATCH", d, object{"access_token": repohosttest.ReadOnly})
 		if a := s.do("DELETE", d, object{"purge": true}); a.Status != 202 {
 			t.Fatalf("status %d: %s", a.Status, a.Body)
 		}

@@ -303,3 +303,31 @@ func TestAuditDefaults(t *testing.T) {
 		}
 	}
 }
+
+// TestAuditSearch: searching the audit log needs sudo in the root namespace, is recorded itself, and answers neither values nor hashes of them.
+func TestAuditSearch(t *testing.T) {
+	_, root := single(t, harness.Options{})
+	root.auditFile()
+	root.must("POST", "sys/mounts/kv", fields{"type": "kv"})
+	root.must("POST", "kv/app", fields{"password": "a-value-that-is-secret"})
+	hash, _ := dataOf(t, root.must("POST", "sys/audit-hash/file", fields{"input": "a-value-that-is-secret"}))["hash"].(string)
+	found := root.must("POST", "sys/audit-search/file", fields{"path_prefix": "kv/"})
+	if records, _ := dataOf(t, found)["records"].([]any); len(records) != 1 || records[0].(map[string]any)["path"] != "kv/app" {
+		t.Errorf("found %s", found.Body)
+	}
+	found = root.must("POST", "sys/audit-search/file", fields{"hash": hash})
+	if dataOf(t, found)["matches"] != 1.0 || bytes.Contains(found.Body, []byte("a-value-that")) || bytes.Contains(found.Body, []byte(hash)) {
+		t.Errorf("found by hash: %s", found.Body)
+	}
+	found = root.must("POST", "sys/audit-search/file", fields{"path_prefix": "sys/audit-search/"})
+	if dataOf(t, found)["matches"] != 2.0 {
+		t.Errorf("searches that were recorded: %s", found.Body)
+	}
+	root.must("POST", "sys/policies/acl/searcher", fields{"policy": `path "sys/audit-search/*" { capabilities = ["update"] }`})
+	root.having("searcher").refused("search without sudo", "POST", "sys/audit-search/file", fields{})
+	for _, body := range []fields{{"from": "yesterday"}, {"limit": 501}, {"buckets": 1000}, {"outcome": "good"}, {"from": "2026-05-01T12:00:00Z", "to": "2026-05-01T11:00:00Z"}} {
+		if a := root.do("POST", "sys/audit-search/file", body); a.Status != 400 {
+			t.Errorf("%v: status %d, want 400", body, a.Status)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/http"
 	"os"
 	"strings"
 
@@ -72,6 +73,20 @@ Examples:
 			return nil
 		}),
 		command.New(command.Spec{
+			Name: "test", Args: "PATH", Min: 1, Max: 1, Usage: "show what a token with policies may do on a path",
+			Help: `Shows what a token with the given policies could do on a path: stored ones by name, and one in a file that need not be stored.
+"deny" means nothing. Templates match nothing.
+
+Examples:
+
+  $ coffer policy test -policy=default -policy=app secret/data/app
+  $ coffer policy test -file=app.hcl secret/data/app`,
+			Flags: []cli.Flag{
+				&cli.StringSliceFlag{Name: "policy", Usage: "name of a stored policy; may be given several times"},
+				&cli.StringFlag{Name: "file", Usage: "a policy that is not stored, as a file or - for stdin"},
+			},
+		}, policyTest),
+		command.New(command.Spec{
 			Name: "fmt", Args: "FILE|-", Min: 1, Max: 1, Usage: "lay a policy file out in the usual way", Local: true,
 			Help: `Rewrites a policy file in the usual layout, keeping its comments. With - it does so from stdin to stdout.
 
@@ -105,6 +120,34 @@ func readPolicy(ctx context.Context, c *command.Call, prefix, list string) error
 	}
 	_, err = fmt.Fprintln(c.Out, strings.TrimRight(policy, "\n"))
 	return err
+}
+
+func policyTest(ctx context.Context, c *command.Call) error {
+	// A slash at the end stays: "secret/metadata/" is listed, "secret/metadata" is not.
+	target := strings.TrimLeft(c.Arg(0), "/")
+	body := map[string]any{"paths": []string{target}}
+	if names := c.StringSlice("policy"); len(names) > 0 {
+		body["policies"] = names
+	}
+	if file := c.String("file"); file != "" {
+		text, err := readFile(ctx, c, file)
+		if err != nil {
+			return command.Usagef("reading the policy: %w", err)
+		}
+		body["policy"] = text
+	}
+	if len(body) == 1 {
+		return command.Usagef("give -policy, -file or both")
+	}
+	a, err := c.Send(ctx, command.Request{Method: http.MethodPost, Path: "sys/capabilities", Body: body})
+	if err != nil {
+		return err
+	}
+	list := command.StringsOf(a.Data()["capabilities"])
+	if c.Format() != command.FormatTable {
+		return c.PrintValue(list)
+	}
+	return c.PrintList("", []string{strings.Join(list, ", ")})
 }
 
 func policyWrite(ctx context.Context, c *command.Call) error { return writePolicy(ctx, c, policyPath) }

@@ -12,7 +12,8 @@ import (
 	"github.com/urfave/cli/v3"
 )
 
-func Command() *cli.Command {
+// Command is "coffer kv" with the commands given, which bring secrets from files and to files.
+func Command(more ...*cli.Command) *cli.Command {
 	return command.Group("kv", "read and write versioned key/value secrets", `Commands for key/value secrets. They ask the server which version the engine at a path has, so that a path reads the same for both:
 "secret/app", or -mount=secret app, without the "data/" and "metadata/" of the API.
 
@@ -20,20 +21,20 @@ Examples:
 
   $ coffer kv put -mount=secret app user=app password=-
   $ coffer kv get -mount=secret -field=user app`,
-		getCommand(), putCommand(), patchCommand(), listCommand(), deleteCommand(),
-		versionsCommand("undelete", "bring deleted versions back", `Brings back versions that were deleted, not destroyed. Version 2 of the engine only.
+		append([]*cli.Command{getCommand(), putCommand(), patchCommand(), editCommand(), listCommand(), diffCommand(), deleteCommand(),
+			versionsCommand("undelete", "bring deleted versions back", `Brings back versions that were deleted, not destroyed. Version 2 of the engine only.
 
 Examples:
 
   $ coffer kv undelete -versions=3 secret/app
   $ coffer kv undelete -mount=secret -versions=3,4 app`),
-		versionsCommand("destroy", "remove the data of versions for good", `Removes the data of versions for good. Version 2 of the engine only.
+			versionsCommand("destroy", "remove the data of versions for good", `Removes the data of versions for good. Version 2 of the engine only.
 
 Examples:
 
   $ coffer kv destroy -versions=3 secret/app
   $ coffer kv destroy -mount=secret -versions=3,4 app`),
-		rollbackCommand(), metadataCommand(), enableVersioningCommand())
+			rollbackCommand(), metadataCommand(), enableVersioningCommand()}, more...)...)
 }
 
 func mountFlag() cli.Flag {

@@ -91,17 +91,18 @@ func login(ctx context.Context, c *command.Call) error {
 	if a, err = finishLogin(ctx, c, a, stored); err != nil {
 		return err
 	}
+	place := ""
 	if stored {
-		if err := local.StoreToken(a.Secret.Auth.ClientToken); err != nil {
+		if place, err = c.KeepToken(a.Secret.Auth.ClientToken); err != nil {
 			return err
 		}
 	}
-	return printLogin(c, a, stored, finish(ctx, a, stored))
+	return printLogin(c, a, place, finish(ctx, a, stored))
 }
 
-// printLogin prints the response to a login; who is "" if that is not known.
-func printLogin(c *command.Call, a *command.Response, stored bool, who string) error {
-	if stored && local.Env("TOKEN") != "" {
+// printLogin prints the response to a login; place is where the token is stored, "" if nowhere, and who is "" if that is not known.
+func printLogin(c *command.Call, a *command.Response, place, who string) error {
+	if place != "" && local.Env("TOKEN") != "" {
 		c.Warnf("Warning: COFFER_TOKEN, VAULT_TOKEN or BAO_TOKEN is set and goes before the token just stored. Unset it to use that.")
 	}
 	if c.Bool("no-print") {
@@ -117,19 +118,19 @@ func printLogin(c *command.Call, a *command.Response, stored bool, who string) e
 		}
 	}
 	if c.String("field") == "" {
-		c.Sayf("%s", loginText(a, stored, who))
+		c.Sayf("%s", loginText(a, place, who))
 	}
 	return c.PrintResponse(a)
 }
 
 // loginText says what became of the token.
-func loginText(a *command.Response, stored bool, who string) string {
+func loginText(a *command.Response, place, who string) string {
 	if who != "" {
 		who = " as " + who
 	}
 	switch {
-	case stored:
-		return fmt.Sprintf("Success! You are logged in%s.\nThe token is stored in ~/%s, where later commands find it.\n", who, local.TokenFiles[0])
+	case place != "":
+		return fmt.Sprintf("Success! You are logged in%s.\nThe token is stored in %s, where later commands find it.\n", who, place)
 	case a.Secret.WrapInfo != nil:
 		return "Success! The token is behind the wrapping token below; coffer unwrap gets it, once.\n"
 	}

@@ -103,7 +103,76 @@ Examples:
 				return err
 			}
 			return c.PrintResponse(a)
-		}))
+		}),
+		command.New(command.Spec{
+			Name: "search", Args: "PATH", Min: 1, Max: 1, Usage: "search the file of a device",
+			Help: `Searches the file that a device writes on the active node, the newest records first. A search has bounds: 64 MiB of the file, 3 seconds, 500
+records. It says when it went no further back. Files that were rotated away are not searched.
+
+Examples:
+
+  $ coffer audit search -since=24h -path=secret/data/app file
+  $ coffer audit search -actor=userpass-ana -outcome=denied file
+  $ coffer audit search -value file`,
+			Flags: []cli.Flag{
+				&cli.StringFlag{Name: "since", Value: "1h", Usage: "how far back, such as 24h"},
+				&cli.StringFlag{Name: "from", Usage: "`TIME` to begin at, instead of -since, such as 2026-05-01T12:00:00Z"},
+				&cli.StringFlag{Name: "to", Usage: "`TIME` to end at"},
+				&cli.StringFlag{Name: "actor", Usage: "display name, id of an entity, or accessor"},
+				&cli.StringFlag{Name: "path", Usage: "what the path begins with, its namespace before it"},
+				&cli.StringFlag{Name: "operation", Usage: "read, update, delete, list, …"},
+				&cli.StringFlag{Name: "outcome", Usage: "ok, failed, or denied, which is what policies did not allow"},
+				&cli.StringFlag{Name: "hash", Usage: "only records with this hash, as audit hash tells it"},
+				&cli.BoolFlag{Name: "value", Usage: "ask for a value, and search for its hash"},
+				&cli.IntFlag{Name: "limit", Value: 100, Usage: "records to show, at most 500"},
+			},
+		}, auditSearch))
+}
+
+func auditSearch(ctx context.Context, c *command.Call) error {
+	body := map[string]any{"since": c.String("since"), "limit": c.Int("limit"), "buckets": 0}
+	for flag, field := range map[string]string{"from": "from", "to": "to", "actor": "actor", "path": "path_prefix", "operation": "operation", "outcome": "outcome", "hash": "hash"} {
+		if v := c.String(flag); v != "" {
+			body[field] = v
+		}
+	}
+	if c.Bool("value") {
+		value, err := c.ReadSecret(ctx, "", "value")
+		if err != nil {
+			return err
+		}
+		a, err := c.Put(ctx, "sys/audit-hash/"+c.Path(0), map[string]string{"input": value})
+		if err != nil {
+			return err
+		}
+		body["hash"] = a.Data()["hash"]
+	}
+	a, err := c.Send(ctx, command.Request{Method: http.MethodPost, Path: "sys/audit-search/" + c.Path(0), Body: body})
+	if err != nil {
+		return err
+	}
+	if c.Format() != command.FormatTable {
+		return c.PrintValue(a.Data())
+	}
+	records, _ := a.Data()["records"].([]any)
+	rows := make([][]string, 0, len(records))
+	for _, r := range records {
+		r, _ := r.(map[string]any)
+		who := table.Cell("", r["display_name"])
+		if r["display_name"] == "" {
+			who = "-"
+		}
+		namespace, _ := r["namespace"].(string)
+		path, _ := r["path"].(string)
+		rows = append(rows, []string{table.Cell("", r["time"]), who, table.Cell("", r["operation"]), table.Printable(namespace + path), table.Cell("", r["outcome"]), table.Text(r["error"])})
+	}
+	if err := c.PrintColumns([]string{"Time", "Who", "Operation", "Path", "Outcome", "Error"}, rows); err != nil {
+		return err
+	}
+	if a.Data()["complete"] == false {
+		c.Sayf("The search ended at its bounds, at %v: search the time before that with -to.", a.Data()["oldest"])
+	}
+	return nil
 }
 
 func auditEnable(ctx context.Context, c *command.Call) error {

@@ -8,6 +8,7 @@ import (
 	"net/url"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/kv"
 	"github.com/urfave/cli/v3"
 )
 
@@ -45,6 +46,9 @@ func read(ctx context.Context, c *command.Call) error {
 	}
 	if r.Raw {
 		_, err := c.Out.Write(a.Raw)
+		return err
+	}
+	if printed, err := kv.PrintData(c, a); printed {
 		return err
 	}
 	return c.PrintResponse(a)

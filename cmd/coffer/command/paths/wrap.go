@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/kv"
 	"github.com/urfave/cli/v3"
 )
 
@@ -99,6 +100,9 @@ func unwrap(ctx context.Context, c *command.Call) error {
 		c.PrintWarnings(a)
 		c.Sayf("The token is used up. The answer behind it was empty.")
 		return nil
+	}
+	if printed, err := kv.PrintData(c, a); printed {
+		return err
 	}
 	return c.PrintResponse(a)
 }

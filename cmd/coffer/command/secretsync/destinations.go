@@ -25,7 +25,7 @@ Examples:
 
   $ coffer sync destinations write cloud3-sm/prod credentials=@key.json
   $ coffer sync destinations verify cloud3-sm/prod`,
-		listCommand(), readCommand(), writeCommand(), deleteCommand(), verifyCommand(),
+		listCommand(), readCommand(), writeCommand(), patchCommand(), deleteCommand(), verifyCommand(),
 		pauseDestinationCommand(true), pauseDestinationCommand(false))
 }
 
@@ -190,9 +190,10 @@ func printDestination(c *command.Call, a *command.Response, err error) error {
 }
 
 func writeCommand() *cli.Command {
-	return command.New(command.Spec{
-		Name: "write", Args: "DESTINATION [DATA …]", Min: 1, Max: -1, Usage: "make or change a destination",
-		Help: `Makes a destination, or changes the fields that are given.
+	return storeCommand(http.MethodPut, command.Spec{
+		Name: "write", Usage: "make or replace a destination",
+		Help: `Makes a destination, or replaces one: fields that are not given go back to their defaults. Credentials that are not given stay.
+"coffer sync destinations patch" changes single fields.
 
 ` + command.DataHelp + `
 Credentials belong into files or stdin, where other users of the machine do not see them; only this command reads them, the server
@@ -204,9 +205,29 @@ Examples:
 
   $ coffer sync destinations write -verify cloud3-sm/prod credentials=@key.json
   $ coffer sync destinations write repohost/web access_token=- repository_owner=acme repository_name=web
-  $ coffer sync destinations write cloud1-sm/prod secret_name_template='prod/{{ .SecretPath }}'`,
-		Flags: []cli.Flag{&cli.BoolFlag{Name: "verify", Usage: "try it out afterwards"}, command.FieldFlag()},
-	}, func(ctx context.Context, c *command.Call) error {
+  $ coffer sync destinations write cloud1-sm/prod region=eu-central-1 secret_name_template='prod/{{ .SecretPath }}'`,
+	})
+}
+
+func patchCommand() *cli.Command {
+	return storeCommand(http.MethodPatch, command.Spec{
+		Name: "patch", Usage: "change fields of a destination",
+		Help: `Changes the fields that are given, and keeps the rest.
+
+` + command.DataHelp + `
+
+Examples:
+
+  $ coffer sync destinations patch cloud1-sm/prod secret_name_template='prod/{{ .SecretPath }}'
+  $ coffer sync destinations patch -verify repohost/web access_token=-`,
+	})
+}
+
+// storeCommand sends the fields of a destination by method.
+func storeCommand(method string, spec command.Spec) *cli.Command {
+	spec.Args, spec.Min, spec.Max = "DESTINATION [DATA …]", 1, -1
+	spec.Flags = []cli.Flag{&cli.BoolFlag{Name: "verify", Usage: "try it out afterwards"}, command.FieldFlag()}
+	return command.New(spec, func(ctx context.Context, c *command.Call) error {
 		p, err := destinationArg(c)
 		if err != nil {
 			return err
@@ -218,9 +239,9 @@ Examples:
 		if c.Bool("verify") && (c.String("field") != "" || c.Bool("output-curl-string")) {
 			return command.Usagef("-verify goes without -field and -output-curl-string")
 		}
-		a, err := c.Put(ctx, p.api(""), data)
+		a, err := c.Send(ctx, command.Request{Method: method, Path: p.api(""), Body: data})
 		if err != nil && strings.Contains(err.Error(), "being purged") {
-			return command.WithHint(err, "The command for that is: coffer patch "+p.api("")+" KEY=VALUE")
+			return command.WithHint(err, "The command for that is: coffer sync destinations patch "+p.String()+" KEY=VALUE")
 		}
 		if err != nil {
 			return err

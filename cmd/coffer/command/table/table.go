@@ -47,7 +47,7 @@ func Write(w io.Writer, rows [][]string) error {
 func Cell(key string, value any) string {
 	switch v := value.(type) {
 	case nil:
-		return "<nil>"
+		return "n/a"
 	case string:
 		if v == "" {
 			return "n/a"
@@ -65,6 +65,16 @@ func Cell(key string, value any) string {
 		return strconv.Itoa(v)
 	case time.Time:
 		return v.Format(time.RFC3339Nano)
+	case map[string]any:
+		if len(v) == 0 {
+			return "n/a"
+		}
+		var out strings.Builder
+		e := json.NewEncoder(&out)
+		e.SetEscapeHTML(false)
+		if e.Encode(v) == nil {
+			return Printable(strings.TrimSpace(out.String()))
+		}
 	}
 	return Printable(fmt.Sprint(value))
 }

@@ -13,7 +13,7 @@ func TestCell(t *testing.T) {
 		value any
 		want  string
 	}{
-		{"a", nil, "<nil>"},
+		{"a", nil, "n/a"},
 		{"a", "", "n/a"},
 		{"a", "x", "x"},
 		{"a", json.Number("3600"), "3600"},
@@ -27,7 +27,7 @@ func TestCell(t *testing.T) {
 		{"ttl", "1h", "1h"},
 		{"throttle", json.Number("60"), "60"},
 		{"a", []any{"x", json.Number("1")}, "[x 1]"},
-		{"a", map[string]any{"b": "c", "a": true}, "map[a:true b:c]"},
+		{"a", map[string]any{"b": "c", "a": true}, `{"a":true,"b":"c"}`},
 		{"a", "red\x1b[31m\x07", `red\x1b[31m\a`},
 		{"a", "line\nline\tend", "line\nline\tend"},
 	}

@@ -148,6 +148,7 @@ func (d *Options) storeToken(token string, stderr io.Writer) {
 		return
 	}
 	d.savedToken = token
+	fmt.Fprintf(stderr, "The root token is in ~/%s for the other commands until this server stops.\n", local.TokenFiles[0])
 }
 
 // RemoveToken removes the stored token if it is still the one that storeToken saved.

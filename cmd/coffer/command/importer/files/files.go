@@ -13,6 +13,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -70,12 +71,29 @@ var formats = []format{
 		help:  "The file has Secrets of Kubernetes, as kubectl prints them. The name of a secret below PATH is NAMESPACE/NAME, or NAME if there is no namespace.",
 		parse: parseKubernetes, write: writeKubernetes,
 	},
+	{
+		name: "files", usage: "a file for each key",
+		help: "-out names a new directory: it gets a directory for each secret, named by what follows PATH, and in that a file of mode 0600 for each key.",
+	},
+}
+
+// ImportCommand is "coffer kv import".
+func ImportCommand() *cli.Command {
+	return command.Group("import", "read secrets from files", `Commands that write secrets from files to a key/value engine.
+
+Examples:
+
+  $ coffer kv import dotenv .env secret/app
+  $ coffer kv import json -plan secrets.json secret/`, ImportCommands()...)
 }
 
 // ImportCommands are those of "coffer import".
 func ImportCommands() []*cli.Command {
 	var out []*cli.Command
 	for _, f := range formats {
+		if f.parse == nil {
+			continue
+		}
 		out = append(out, command.New(command.Spec{
 			Name: f.name, Args: "FILE PATH", Min: 2, Max: 2, Usage: "import " + f.usage,
 			Help: f.help + ` FILE - is stdin. PATH is in a key/value engine of
@@ -280,6 +298,9 @@ func exportFile(ctx context.Context, c *command.Call, f format) error {
 	if len(secrets) == 0 {
 		return command.ServerErrorf("no value found at %s%s; a folder ends in a slash", base.Mount, base.Name)
 	}
+	if f.write == nil {
+		return writeFiles(c, secrets)
+	}
 	raw, err := f.write(secrets)
 	if err != nil {
 		return command.Usagef("%w", err)
@@ -303,6 +324,44 @@ func exportFile(ctx context.Context, c *command.Call, f format) error {
 		return err
 	}
 	c.Sayf("Success! Wrote %d secrets, unencrypted, to: %s", len(secrets), out)
+	return nil
+}
+
+// writeFiles writes a file for each key of each secret below a new directory.
+func writeFiles(c *command.Call, secrets map[string]map[string]any) error {
+	out := c.String("out")
+	if out == "" {
+		return command.Usagef("-out names the new directory for the files")
+	}
+	texts := map[string]string{}
+	for name, data := range secrets {
+		for key, value := range data {
+			at := filepath.Join(filepath.FromSlash(name), key)
+			if !filepath.IsLocal(at) || strings.ContainsAny(key, "/\\\x00") || key == "." || key == ".." {
+				return command.Usagef("the key %q of %s is no name of a file", key, name)
+			}
+			text, err := plain(value)
+			if err != nil {
+				return command.Usagef("the key %q of %s %w", key, name, err)
+			}
+			texts[at] = text
+		}
+	}
+	if err := os.Mkdir(out, 0o700); errors.Is(err, fs.ErrExist) {
+		return command.Usagef("%s is there already: choose another directory, or remove it", out)
+	} else if err != nil {
+		return command.Usagef("%w", err)
+	}
+	for at, text := range texts {
+		file := filepath.Join(out, at)
+		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+			return command.Usagef("%w", err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			return command.Usagef("%w", err)
+		}
+	}
+	c.Sayf("Success! Wrote %d files, unencrypted, to: %s", len(texts), out)
 	return nil
 }
 

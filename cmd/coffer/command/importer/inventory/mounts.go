@@ -102,6 +102,9 @@ func (v *Inventory) mount(kind, at string, m *Mount) *move.Object {
 				}
 			}
 			if o.Now == nil {
+				if options, ok := m.Fields["options"].(map[string]any); ok {
+					body["options"] = options // also a version of 1, which is compared as none
+				}
 				body["config"] = config
 				return v.Destination.Send(ctx, http.MethodPost, m.Namespace, at+"/"+m.Path, body)
 			}

@@ -33,6 +33,8 @@ func TestDifferences(t *testing.T) {
 		{`{"a":true,"b":1,"c":"x"}`, `{"a":false,"b":2,"c":"y"}`, []string{"a", "b", "c"}},
 		{`{"m":{"k":"v","empty":""}}`, `{"m":{"k":"v"}}`, nil},
 		{`{"m":{"k":"v"}}`, `{"m":{"k":"w"}}`, []string{"m"}},
+		{`{"m":{"team":"0"}}`, `{}`, []string{"m"}}, // metadata are texts
+		{`{"m":{"off":"0s"},"l":["0"]}`, `{"m":{"off":"0"},"l":["0s"]}`, []string{"l", "m"}},
 	} {
 		if got := move.Differences(decode(c.want), decode(c.have)); !slices.Equal(got, c.differs) {
 			t.Errorf("%s and %s differ in %v, want %v", c.want, c.have, got, c.differs)

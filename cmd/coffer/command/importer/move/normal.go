@@ -14,7 +14,8 @@ import (
 )
 
 // normal returns a text that is the same for the ways in which servers write one value: nothing, false, zero and empty are the same, so are
-// numbers and their texts, and lists in any order.
+// numbers and their texts, and lists in any order. A text in a map or
+// a list is as it is: metadata may be "0".
 func normal(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -42,7 +43,7 @@ func normal(v any) string {
 	case []any:
 		texts := make([]string, len(v))
 		for i := range v {
-			texts[i] = normal(v[i])
+			texts[i] = member(v[i])
 		}
 		if len(texts) == 0 {
 			return ""
@@ -58,13 +59,21 @@ func normal(v any) string {
 	case map[string]any:
 		var b strings.Builder
 		for _, name := range slices.Sorted(maps.Keys(v)) {
-			if text := normal(v[name]); text != "" {
+			if text := member(v[name]); text != "" {
 				fmt.Fprintf(&b, "%q:%q,", name, text)
 			}
 		}
 		return b.String()
 	}
 	return fmt.Sprint(v)
+}
+
+// member is normal of what is in a map or a list.
+func member(v any) string {
+	if text, ok := v.(string); ok {
+		return text
+	}
+	return normal(v)
 }
 
 // noMount reports whether a status 400 says that nothing is mounted there.
