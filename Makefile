@@ -65,7 +65,7 @@ lint: build ## formatting, both go.mod, NOTICE, the libraries in the binary, vet
 	.ci/tools/libraries.sh bin/coffer
 	@.ci/tools/notice.sh | cmp - NOTICE || { echo "run .ci/tools/notice.sh >NOTICE"; exit 1; }
 	go vet $(ALL)
-	go vet -tags=e2e ./test/system/saml ./test/system/cloud ./test/system/kubernetes ./test/system/plugin ./test/system/secretsync ./engines/secretsync/repohost ./engines/secretsync/webhost
+	go vet -tags=e2e ./test/system/saml ./test/system/cloud ./test/system/kubernetes ./test/system/migration ./test/system/plugin ./test/system/secretsync ./engines/secretsync/repohost ./engines/secretsync/webhost
 	@if command -v staticcheck >/dev/null; then staticcheck $(ALL); fi
 
 .PHONY: fuzz
@@ -73,8 +73,12 @@ fuzz: ## every fuzz target for 10 s; FUZZTIME=1m for longer
 	test/fuzz.sh $${FUZZTIME:-10s}
 
 .PHONY: e2e
-e2e: build ## clients in other languages, the web UI in a real browser, real SAML identity providers, cloud credentials and secret sync against an emulator, secret sync against Kubernetes' API server, plugins against an OpenID provider, Kubernetes' API server and OpenLDAP (needs Node.js; installs the rest)
+e2e: build ## clients in other languages, the web UI in a real browser, real SAML identity providers, cloud credentials and secret sync against an emulator, secret sync against Kubernetes' API server, plugins against an OpenID provider, Kubernetes' API server and OpenLDAP, a move from a populated server (needs Node.js; installs the rest)
 	test/e2e/run
+
+.PHONY: terraform
+terraform: build ## Terraform with the Vault provider, resource by resource, and docs/terraform.md from that (needs terraform or tofu; COFFER_TERRAFORM_PROVIDER=file, the provider's program)
+	test/e2e/terraform/run
 
 .PHONY: chaos
 chaos: bin/coffer-race ## the long fault tests: 50 killed leaders, partitions, rot, a full disk, 300 losses of power, two clusters, kills at each call at a cloud provider, secrets on their way; COFFER_CHAOS_KILLS=n COFFER_POWER_POINTS=n

@@ -40,6 +40,7 @@ func connectionFlags() []cli.Flag {
 		&cli.BoolFlag{Name: "tls-skip-verify", Usage: "do not check the server's certificate", Category: connectionCategory},
 		&cli.StringSliceFlag{Name: "header", Usage: "send `NAME=VALUE` as a header; repeatable", Category: connectionCategory},
 		str("format", "print answers as `table|json|yaml`"),
+		&cli.BoolFlag{Name: "output-policy", Usage: "print the rule of a policy that the request needs and do not send it", Category: connectionCategory},
 		&cli.BoolFlag{Name: "output-curl-string", Usage: "print the request as a curl command and do not send it", Category: connectionCategory},
 	}
 }
@@ -61,8 +62,10 @@ func (c *Call) setting(flag, variable string) string {
 
 // SendingClient is connect for a command that sends its request itself, which it cannot print.
 func (c *Call) SendingClient() (*api.Client, error) {
-	if c.Bool("output-curl-string") {
-		return nil, Usagef("-output-curl-string is not for %s", c.FullName())
+	for _, flag := range []string{"output-curl-string", "output-policy"} {
+		if c.Bool(flag) {
+			return nil, Usagef("-%s is not for %s", flag, c.FullName())
+		}
 	}
 	return c.Connect()
 }
@@ -232,6 +235,9 @@ func (c *Call) Send(ctx context.Context, r Request) (*Response, error) {
 		if req.BodyBytes, err = json.Marshal(r.Body); err != nil {
 			return nil, err
 		}
+	}
+	if c.Bool("output-policy") && !r.Plain {
+		return nil, c.printPolicy(r)
 	}
 	if c.Bool("output-curl-string") && !r.Plain {
 		return nil, c.printCurl(req)

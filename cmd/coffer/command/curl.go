@@ -59,6 +59,21 @@ func (c *Call) printCurl(req *api.Request) error {
 	return &ExitError{Code: 0}
 }
 
+// printPolicy prints the rule that lets a token send a request, in place of sending it, and ends the program well. Paths that need sudo
+// are not known here: the server says so when it denies one.
+func (c *Call) printPolicy(r Request) error {
+	capabilities := map[string]string{
+		http.MethodGet: `"read"`, "LIST": `"list"`, http.MethodDelete: `"delete"`, http.MethodPatch: `"patch"`,
+		http.MethodPost: `"create", "update"`, http.MethodPut: `"create", "update"`,
+	}
+	path := r.Path
+	if r.Method == "LIST" {
+		path = strings.TrimRight(path, "/") + "/"
+	}
+	fmt.Fprintf(c.Out, "path %q {\n  capabilities = [%s]\n}\n", path, capabilities[r.Method])
+	return &ExitError{Code: 0}
+}
+
 // ShellWord quotes text so that a shell takes it for one word, as it is.
 func ShellWord(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"

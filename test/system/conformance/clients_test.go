@@ -336,6 +336,7 @@ func TestClients(t *testing.T) {
 				{"passwords", x.passwords},
 				{"operations", x.operations},
 				{"family", x.family},
+				{"terraform", x.terraform},
 				{"snapshots", func(t *testing.T) { x.snapshots(t, snapshots) }},
 				{"seals", x.seals},
 			} {

@@ -23,7 +23,7 @@ func populate(p place) {
 	p.write("team/sys/namespaces/child", nil)
 	p.write("sys/mounts/apps", fields{"type": "kv", "description": "of the apps", "options": fields{"version": "2"}, "config": fields{"max_lease_ttl": "1h", "listing_visibility": "unauth"}})
 	p.write("apps/config", fields{"max_versions": 4, "delete_version_after": "720h"})
-	p.write("sys/mounts/old", fields{"type": "kv"})
+	p.write("sys/mounts/old", fields{"type": "kv", "options": fields{"version": "1"}})
 	p.write("team/sys/mounts/apps", fields{"type": "kv", "options": fields{"version": "2"}})
 	p.write("team/child/sys/mounts/deep/apps", fields{"type": "kv-v2"})
 	for i := range secrets {
@@ -72,7 +72,7 @@ func populate(p place) {
 	p.write("team/auth/people/users/bob", fields{"password": "bob", "token_policies": "team"})
 
 	ann := p.write("identity/entity", fields{"name": "ann", "policies": "own", "metadata": fields{"team": "one"}})["id"]
-	p.write("identity/entity", fields{"name": "away", "disabled": true})
+	p.write("identity/entity", fields{"name": "away", "disabled": true, "metadata": fields{"level": "0"}})
 	p.write("identity/entity-alias", fields{"name": "ann", "canonical_id": ann, "mount_accessor": accessor, "custom_metadata": fields{"k": "v"}})
 	inner := p.write("identity/group", fields{"name": "inner", "policies": "app", "member_entity_ids": []any{ann}})["id"]
 	p.write("identity/group", fields{"name": "outer", "metadata": fields{"a": "b"}, "member_group_ids": []any{inner}})
@@ -192,7 +192,7 @@ func compare(t *testing.T, a, b place) {
 		same(t, a, b, "team/apps/metadata/"+path)
 		same(t, a, b, "team/apps/data/"+path+"?version=2")
 	}
-	for _, path := range []string{"sys/mounts/apps/tune", "sys/auth/machines/tune"} {
+	for _, path := range []string{"sys/mounts/apps/tune", "sys/mounts/old/tune", "sys/auth/machines/tune"} {
 		same(t, a, b, path)
 	}
 	same(t, a, b, "team/apps/metadata/large")

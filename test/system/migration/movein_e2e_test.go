@@ -146,7 +146,7 @@ func moveIn(t *testing.T, s *inhabited, ca, config string) {
 	m.run(0, "-verify")
 	lap("-verify")
 	live.stop()
-	lacking(t, read(s.server), read(d), plan, "secrets engine live/", "secret live/")
+	lacking(t, read(s.server, true), read(d, true), plan, "secrets engine live/", "secret live/")
 	live.check()
 	lap("all is read and compared")
 
@@ -305,6 +305,7 @@ path "%[1]s/data/{{identity.entity.aliases.%[2]s.name}}" { capabilities = ["upda
 	s.write("auth/jwt/role/app", fields{
 		"role_type": "jwt", "user_claim": "sub", "bound_audiences": "coffer", "bound_claims": fields{"project": "web"}, "token_policies": "app0", "token_ttl": "10m",
 	})
+	s.write("auth/jwt/role/zero", fields{"role_type": "jwt", "user_claim": "sub", "bound_claims": fields{"level": "0"}})
 }
 
 // workload is the signed token of one.
@@ -334,7 +335,7 @@ func (s *inhabited) checkPlan(plan report) {
 		plan.reason(s.t, "skip", "auth method", "", "directory/")
 	}
 	deleted := map[string]int{}
-	for at, value := range read(s.server) {
+	for at, value := range read(s.server, false) {
 		if at.kind != "secret" {
 			continue
 		}
@@ -382,7 +383,7 @@ func (s *inhabited) follow(m *mover, d *server) {
 	t := s.t
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	cmd := m.command(ctx, "-follow", "-interval=1s")
+	cmd := m.command(ctx, "-follow", "-interval=200ms")
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = patience
 	var out bytes.Buffer

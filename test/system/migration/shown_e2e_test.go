@@ -120,17 +120,18 @@ type thing struct{ kind, namespace, name string }
 
 // shown is all that a server shows.
 type shown struct {
-	server *server
-	mu     sync.Mutex
-	things map[thing]any
-	slots  chan struct{} // requests at once
-	going  sync.WaitGroup
-	names  *strings.Replacer
+	server   *server
+	versions bool // read their data
+	mu       sync.Mutex
+	things   map[thing]any
+	slots    chan struct{} // requests at once
+	going    sync.WaitGroup
+	names    *strings.Replacer
 }
 
-// read reads everything that a server shows.
-func read(s *server) map[thing]any {
-	v := &shown{server: s, things: map[thing]any{}, slots: make(chan struct{}, 24)}
+// read reads everything that a server shows, the data of secrets' versions only if asked for.
+func read(s *server, versions bool) map[thing]any {
+	v := &shown{server: s, versions: versions, things: map[thing]any{}, slots: make(chan struct{}, 24)}
 	spaces := v.namespaces("")
 	v.replacer(spaces)
 	for _, ns := range spaces {
@@ -367,6 +368,9 @@ func (v *shown) secret(ns, mount, name string) {
 	versions, _ := about["versions"].(fields)
 	data := fields{}
 	for version := range versions {
+		if !v.versions {
+			continue
+		}
 		data[version] = v.server.show(in(ns, mount+"data/"+name+"?version="+version))
 	}
 	v.keep(thing{"secret", ns, mount + name}, fields{"about": about, "data": data})

@@ -23,7 +23,7 @@ Examples:
   $ coffer operator raft list-peers`,
 		initCommand(), unsealCommand(), sealCommand(), stepDownCommand(), membersCommand(), keyStatusCommand(), rotateCommand(),
 		rekeyCommand(), generateRootCommand(),
-		raftCommand(), snapshot.Command(), diagnose)
+		raftCommand(), snapshot.Command(), waitCommand(), diagnose)
 }
 
 func sealCommand() *cli.Command {

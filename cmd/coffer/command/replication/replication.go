@@ -26,7 +26,7 @@ Examples:
   $ coffer replication primary enable
   $ coffer replication primary secondary-token eu
   $ coffer replication status -watch`,
-		primaryCommand(), secondaryCommand(), statusCommand(), conflictsCommand(), repairCommand())
+		primaryCommand(), secondaryCommand(), statusCommand(), waitCommand(), conflictsCommand(), repairCommand())
 }
 
 func yesFlag() cli.Flag {

@@ -30,7 +30,7 @@ Examples:
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "watch", Aliases: []string{"w"}, Usage: "go on showing it"},
 			&cli.StringFlag{Name: "interval", Usage: "look every `DURATION` with -watch", Value: "1s"},
-			command.FieldFlag(),
+			command.FieldFlag(), command.ExitCodeFlag("it is not up to date, as \"replication wait\" waits for, without -watch"),
 		},
 	}, func(ctx context.Context, c *command.Call) error {
 		if c.Bool("watch") {
@@ -41,9 +41,14 @@ Examples:
 			return err
 		}
 		if c.Format() != command.FormatTable || c.String("field") != "" {
-			return c.PrintResponse(a)
+			err = c.PrintResponse(a)
+		} else {
+			err = s.write(c.Out)
 		}
-		return s.write(c.Out)
+		if err == nil && c.Bool("exit-code") && !s.reached(defaultPhase, "", defaultMaxLag) {
+			return &command.ExitError{Code: command.ExitServer}
+		}
+		return err
 	})
 }
 

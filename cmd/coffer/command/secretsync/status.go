@@ -18,6 +18,7 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/command/kv"
 	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/columns"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
+	"github.com/coffer-project/coffer/cmd/coffer/command/watch"
 	"github.com/urfave/cli/v3"
 )
 
@@ -41,7 +42,7 @@ Examples:
 			&cli.StringFlag{Name: "timeout", Usage: "give up after `DURATION` with -watch; without it never"},
 			&cli.StringFlag{Name: "secret", Usage: "only the secret at `PATH`"},
 			&cli.BoolFlag{Name: "problems", Usage: "leave out what is synced, or being synced for the first time"},
-			mountFlag(),
+			command.ExitCodeFlag("something is not synced, without -watch"), mountFlag(),
 		},
 	}, func(ctx context.Context, c *command.Call) error {
 		if c.Bool("output-curl-string") {
@@ -62,9 +63,43 @@ Examples:
 			return err
 		}
 		if c.Format() != command.FormatTable {
-			return c.PrintValue(s)
+			err = c.PrintValue(s)
+		} else {
+			err = printStatus(c, s)
 		}
-		return printStatus(c, s)
+		if err == nil && c.Bool("exit-code") && !s.settled() {
+			return &command.ExitError{Code: command.ExitServer}
+		}
+		return err
+	})
+}
+
+func waitCommand() *cli.Command {
+	return command.New(command.Spec{
+		Name: "wait", Args: "[DESTINATION]", Max: 1, Usage: "wait until secrets are synced",
+		Help: `Waits until all associated secrets, those of DESTINATION, or the one that -secret names, are at their destinations. The exit status is 2 if what
+is left cannot go on by itself, such as a conflict, or if that takes longer than -timeout.
+
+Examples:
+
+  $ coffer sync wait -timeout=2m
+  $ coffer sync wait -secret=secret/app cloud1-sm/prod`,
+		Flags: watch.WaitFlags(&cli.StringFlag{Name: "secret", Usage: "only the secret at `PATH`"}, mountFlag()),
+	}, func(ctx context.Context, c *command.Call) error {
+		look, err := statusReader(ctx, c)
+		if err != nil {
+			return err
+		}
+		return watch.Until(ctx, c, func(ctx context.Context) (bool, string, error) {
+			s, err := look(ctx)
+			if err != nil {
+				return false, "", err
+			}
+			if s.stuck() {
+				return false, "", command.ServerErrorf("what is left cannot go on by itself: coffer sync status -problems shows why")
+			}
+			return s.settled(), s.line(), nil
+		})
 	})
 }
 

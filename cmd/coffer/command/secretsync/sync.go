@@ -32,7 +32,7 @@ Examples:
   $ coffer sync destinations write cloud1-sm/prod region=eu-central-1 access_key_id=@id secret_access_key=@key
   $ coffer sync associate cloud1-sm/prod secret/app
   $ coffer sync status -watch`,
-		destinationsCommand(), githubapps.Command(), associateCommand(), dissociateCommand(), statusCommand(), planCommand(), driftCommand(), adoptCommand(), importCommand(),
+		destinationsCommand(), githubapps.Command(), associateCommand(), dissociateCommand(), statusCommand(), waitCommand(), planCommand(), driftCommand(), adoptCommand(), importCommand(),
 		retryCommand(), pauseCommand(true), pauseCommand(false), historyCommand(), config.Command())
 }
 
