@@ -174,6 +174,43 @@ test('the question before a promotion says whether force is needed', async () =>
   await phase(eu, 'streaming')
 })
 
+test('a switch-over is driven from the checklist, and back again', async () => {
+  const step = (page, n) => page.locator(`#switch-over [data-step="${n}"]`)
+  const ticked = (page, n) => until(`the tick of step ${n}`, async () => /(^| )done( |$)/.test((await step(page, n).getAttribute('class', { timeout: 1000 })) ?? ''))
+  const admit = async (page, id) => {
+    await page.getByLabel('Name of the other cluster').fill(id)
+    await page.getByRole('button', { name: 'Make the token' }).click()
+    await page.getByRole('button', { name: 'Reveal Activation token' }).click()
+    const token = await page.locator('#activation .once', { hasText: 'Activation token' }).locator('code').innerText()
+    await sees(page.getByText('coffer replication secondary enable - < activation.token'))
+    assert.equal((await page.evaluate(() => location.href + document.title + JSON.stringify([history.state, { ...localStorage }, { ...sessionStorage }]))).includes(token), false)
+    await page.getByRole('button', { name: 'Done' }).click()
+    assert.equal((await page.content()).includes(token), false)
+    return token
+  }
+  for (const [from, to, id] of [[us, eu, 'us'], [eu, us, 'eu']]) {
+    const [old, next] = [await open(from), await open(to)]
+    for (const page of [old, next]) await page.getByRole('button', { name: 'Switch over…' }).click()
+    await sees(old.getByRole('img', { name: /^Seconds behind in the last 20 minutes/ }).locator('canvas'))
+    await step(old, 1).getByRole('button', { name: 'Demote this cluster' }).click()
+    await old.getByRole('dialog').getByRole('textbox').fill('demote')
+    await old.getByRole('dialog').getByRole('button', { name: 'Demote' }).click()
+    await ticked(old, 1)
+    await ticked(next, 2) // by itself
+    await step(next, 3).getByRole('button', { name: 'Promote it now' }).click()
+    await next.getByRole('dialog').getByRole('button', { name: 'Promote' }).click()
+    await ticked(next, 3)
+    await step(next, 4).getByRole('button', { name: 'Make a token' }).click()
+    const token = await admit(next, id)
+    await old.getByLabel('API address of the new primary').fill(to.server.url)
+    await old.getByLabel('Activation token').fill(token)
+    await old.getByRole('button', { name: 'Follow it' }).click()
+    for (const page of [old, next]) await sees(page.locator('#switch-over').getByText('done', { exact: true }))
+    await phase(from, 'streaming')
+    await until('equality', async () => (await status(from)).last_equal)
+  }
+})
+
 test('a promotion with force says what was last heard, and which former primary has not confirmed', async () => {
   await eu.shown.context.close()
   eu.shown = undefined

@@ -73,8 +73,10 @@ export function useToken(t: string) {
 
 export interface Options {
   query?: Record<string, string | number>
-  /** An object, or JSON text that is sent as it is. */
+  /** An object, JSON text that is sent as it is, or a file. */
   body?: unknown
+  /** The answer is a file: it is the body, as a Blob. */
+  file?: boolean
   /** Instead of the session's token. */
   token?: string
   /** Instead of the one we are in; "" is the root. Without a token, the root is what is meant. */
@@ -95,17 +97,18 @@ export async function call<T = any>(method: Method, path: string, options: Optio
   if (where) headers['X-Vault-Namespace'] = where
   if (options.wrapTTL) headers['X-Vault-Wrap-TTL'] = options.wrapTTL
   if (options.body !== undefined) {
-    headers['Content-Type'] = method === 'PATCH' ? 'application/merge-patch+json' : 'application/json'
+    headers['Content-Type'] = options.body instanceof Blob ? 'application/gzip' : method === 'PATCH' ? 'application/merge-patch+json' : 'application/json'
   }
   const init: RequestInit = { method, headers: sendable(headers), cache: 'no-store', credentials: 'omit', referrerPolicy: 'no-referrer' }
   if (options.body !== undefined) {
-    init.body = typeof options.body === 'string' ? options.body : JSON.stringify(options.body)
+    init.body = typeof options.body === 'string' || options.body instanceof Blob ? options.body : JSON.stringify(options.body)
   }
   const address = url(path, options.query)
   if (credential && !options.background) events.sent({ method, path, query: options.query, body: options.body, namespace: where, wrapTTL: options.wrapTTL })
   let response: Response, text: string
   try {
     response = await fetch(address, init)
+    if (options.file && response.ok) return { status: response.status, body: await response.blob(), data: undefined as T, auth: null, wrap: null }
     text = await response.text()
   } catch {
     throw new Problem(0, ['The server cannot be reached.'], 'Check that it is running and that your network lets you through, then try again.')

@@ -46,10 +46,10 @@ function selected(text: string): boolean {
   return ok
 }
 
-/** Offers text as a file, made in the page. */
-export function download(name: string, text: string) {
+/** Offers text, or what the server sent, as a file. */
+export function download(name: string, content: string | Blob) {
   const anchor = document.createElement('a')
-  anchor.href = URL.createObjectURL(new Blob([text], { type: 'text/plain' }))
+  anchor.href = URL.createObjectURL(typeof content === 'string' ? new Blob([content], { type: 'text/plain' }) : content)
   anchor.download = name
   anchor.click()
   URL.revokeObjectURL(anchor.href)

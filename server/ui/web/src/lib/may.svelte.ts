@@ -6,6 +6,18 @@ import { session } from './session.svelte'
 
 export type Capability = 'create' | 'read' | 'update' | 'patch' | 'delete' | 'list' | 'sudo'
 
+interface Granted {
+  exact_paths: Record<string, { capabilities: string[] }>
+  glob_paths: Record<string, { capabilities: string[] }>
+}
+
+/** What is allowed for some names directly under a path: "sys/mounts/team-*" under "sys/mounts/". */
+function under({ exact_paths, glob_paths }: Granted, path: string): string[] {
+  return [...Object.entries(exact_paths), ...Object.entries(glob_paths)]
+    .filter(([of, { capabilities }]) => of.startsWith(path) && !of.slice(path.length).includes('/') && !capabilities.includes('deny'))
+    .flatMap(([, { capabilities }]) => capabilities)
+}
+
 /**
  * What the token may do at these paths, in the namespace we are in or the one that is named. A path that ends in "*" stands for
  * names that are not known yet. May is asked once; make one for each page.
@@ -27,7 +39,14 @@ export class May {
     const full = (path: string) => (below ? `${below}/${path}` : path)
     try {
       const { data } = await call('POST', 'sys/capabilities-self', { body: { paths: paths.map(full) }, namespace: home, background: true })
-      this.#found = Object.fromEntries(paths.map((p) => [p, data[full(p)]]))
+      const found: Record<string, string[]> = Object.fromEntries(paths.map((p) => [p, data[full(p)]]))
+      // Not all new names are allowed; perhaps some are.
+      const some = paths.filter((p) => p.endsWith('*') && !['root', 'create', 'update'].some((c) => found[p]!.includes(c)))
+      if (some.length > 0) {
+        const all = (await call<Granted>('GET', 'sys/internal/ui/resultant-acl', { namespace: home, background: true })).data
+        for (const p of some) found[p] = [...found[p]!, ...under(all, full(p).slice(0, -1))]
+      }
+      this.#found = found
     } catch {
       this.#found = Object.fromEntries(paths.map((p) => [p, ['root']])) // not known: the server decides
     }

@@ -19,7 +19,7 @@ function masked(value: unknown, all: boolean): unknown {
 
 /** The request without secrets. A body that is text is the content of a secret. */
 export function withoutSecrets(s: Sent): Sent {
-  if (s.body === undefined) return s
+  if (s.body === undefined || s.body instanceof Blob) return { ...s, body: undefined } // of a file, the name is not known here
   if (typeof s.body !== 'string') return { ...s, body: masked(s.body, false) }
   const body = parseExact(s.body)
   return { ...s, body: isObject(body.options) && body.data ? { options: body.options, data: masked(body.data, true) } : masked(body, true) }
