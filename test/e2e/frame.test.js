@@ -169,7 +169,7 @@ test('Control+K goes to pages, mounts, paths and policies', async () => {
     await sees(page.getByRole('heading', { name: 'Secrets' }))
     const search = async (text) => {
       await page.keyboard.press('Control+k')
-      await page.getByRole('combobox').fill(text)
+      await page.getByRole('combobox', { name: 'Go to a page' }).fill(text)
     }
     const option = (name) => page.getByRole('option', { name })
     await search('clus')
@@ -191,7 +191,7 @@ test('Control+K goes to pages, mounts, paths and policies', async () => {
     await search('hook')
     await sees(option('hook'))
     await page.keyboard.press('Escape')
-    assert.equal(await page.getByRole('combobox').count(), 0)
+    assert.equal(await page.getByRole('combobox', { name: 'Go to a page' }).count(), 0)
     await page.goto(`${server.url}/ui/#/secrets/team%2F/list/many/`)
     await sees(page.getByText('12 entries'))
     await page.keyboard.press('/')
