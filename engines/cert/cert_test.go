@@ -140,7 +140,7 @@ func TestLoginRefused(t *testing.T) {
 	refused(t, m, issued, "", "more than")
 
 	if err := func() error { _, err := login(t, m, good, "other"); return err }(); strings.Contains(err.(*engines.Error).Detail, "authority") {
-		t.Errorf("the client is told why: %v", err)
+		t.Errorf("the client sees why: %v", err)
 	}
 }
 

@@ -100,7 +100,7 @@ func cut(text string) string {
 	return text
 }
 
-// metadata is what is told of a certificate that logs in.
+// metadata describes a certificate that logs in.
 func (t *trusting) metadata(leaf *x509.Certificate) map[string]string {
 	m := map[string]string{
 		"cert_name": t.name, "common_name": leaf.Subject.CommonName, "serial_number": leaf.SerialNumber.String(),

@@ -312,7 +312,7 @@ func (e *engine) request(ctx context.Context, req *engines.Request) (*pb.Request
 	return out, nil
 }
 
-// connection is what a plugin is told of the client: its address, and the certificates that it has shown in its TLS handshake, in the
+// connection is what a plugin learns of the client: its address, and the certificates that it has shown in its TLS handshake, in the
 // fields of both families' plugins. nil: neither is known.
 func connection(ctx context.Context, addr string) *pb.Connection {
 	shown := engines.CertificatesOf(ctx)

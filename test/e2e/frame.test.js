@@ -294,7 +294,7 @@ test('phones have a bar at the bottom that leads everywhere', async () => {
   }, { viewport: { width: 360, height: 740 } })
 })
 
-test('the board of secret sync shows what needs somebody, and helps', async () => {
+test('the board of secret sync shows what needs an operator, and helps', async () => {
   await as(rootToken, 'sync', async (page) => {
     const card = page.locator('[data-destination="webhook/hook"]')
     await sees(card.getByText('Needs you 1'))

@@ -123,7 +123,7 @@ func TestPods(t *testing.T) {
 		t.Errorf("the pod: %v: %s", err, out)
 	}
 
-	// What the others are told: where the server is, where and as what to log in, what to read.
+	// What the others learn: where the server is, where and as what to log in, what to read.
 	var store struct {
 		Spec struct {
 			Provider struct {

@@ -94,7 +94,7 @@ func (m machine) stays(t *testing.T, what string, n *harness.Node, role string) 
 		t.Errorf("%s on %s: status %d: %.300s", what, n.ID, a.Status, a.Body)
 	}
 	if m.cert != nil && !strings.Contains(string(a.Body), "invalid certificate: no role accepts it") {
-		t.Errorf("%s: the client is told %.300s", what, a.Body)
+		t.Errorf("%s: the client sees %.300s", what, a.Body)
 	}
 }
 
