@@ -328,6 +328,7 @@ func (n *Node) WaitHealth(codes ...int) {
 // Unseal gives the node key shares until it is unsealed.
 func (n *Node) Unseal() {
 	n.c.t.Helper()
+	n.HTTP.CloseIdleConnections() // those of the image before a seal end with it, and a PUT is not sent twice
 	var last Answer
 	for _, key := range n.c.Keys {
 		ctx, cancel := context.WithTimeout(context.Background(), n.c.opts.ReadyIn)
