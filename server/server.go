@@ -67,8 +67,8 @@ type Options struct {
 	UnauthenticatedMetrics bool
 	// Loggers lets the levels of logs be changed; nil: they cannot.
 	Loggers *process.Loggers
-	// Config is the configuration without secrets, for sys/config/state/sanitized.
-	Config map[string]any
+	// Config returns the configuration without secrets, for sys/config/state/sanitized.
+	Config func() map[string]any
 	// DataDir is where the node keeps its files, for sys/host-info.
 	DataDir string
 	// Numbers returns further metrics, by name, of the engines; nil: there are none.

@@ -71,12 +71,17 @@ pid_file = %q
 	if err := os.Rename(in("log"), in("log.1")); err != nil {
 		t.Fatal(err)
 	}
+	// What of the configuration waits for a restart is named.
+	if err := os.WriteFile(in("coffer.hcl"), []byte(config+"cluster_name = \"other\"\nlog_level = \"debug\"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
 	again := time.NewTicker(5 * time.Millisecond)
 	defer again.Stop()
-	for text := ""; !strings.Contains(text, "reloaded"); {
+	text := ""
+	for !strings.Contains(text, "reloaded") {
 		select {
 		case <-again.C:
 			raw, _ := os.ReadFile(in("log")) // it may not be there yet
@@ -84,6 +89,9 @@ pid_file = %q
 		case <-time.After(20 * time.Second):
 			t.Fatal("the log was not reopened")
 		}
+	}
+	if !strings.Contains(text, `"keys":["cluster_name"]`) {
+		t.Errorf("the log does not say what waits for a restart: %s", text)
 	}
 	stop()
 	if got := hear(); got != "STOPPING=1" {

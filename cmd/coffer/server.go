@@ -19,8 +19,8 @@ var execute func(path string, args, env []string) error
 func serverCommand() *cli.Command {
 	return command.New(command.Spec{
 		Name: "server", Usage: "run a server", Local: true, Max: 0,
-		Help: `Runs one node until it is interrupted. Send SIGHUP to reload TLS certificates and reopen audit
-and log files.
+		Help: `Runs one node until it is interrupted. Send SIGHUP to reload TLS certificates, log level,
+custom response headers and audit stanzas, and to reopen audit and log files.
 
 Examples:
 

@@ -6,7 +6,9 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"encoding/pem"
+	"fmt"
 	"math/big"
 	"net"
 	"net/http"
@@ -112,4 +114,75 @@ func TestCertificatesAreReloaded(t *testing.T) {
 	if got := serial(t, url); got != 2 {
 		t.Errorf("serial = %d after a broken reload, want still 2", got)
 	}
+}
+
+// SIGHUP takes the log level, headers and files of certificates from the configuration. One with an error changes nothing of them.
+func TestConfigurationIsReloaded(t *testing.T) {
+	dir := t.TempDir()
+	writeCertificate(t, dir, 1)
+	other := filepath.Join(dir, "other")
+	if err := os.Mkdir(other, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	writeCertificate(t, other, 2)
+	file := filepath.Join(dir, "coffer.hcl")
+	write := func(level, certs, header string) {
+		t.Helper()
+		text := `log_level = "` + level + `"
+listener "tcp" {
+  address       = "127.0.0.1:0"
+  tls_cert_file = "` + certs + `/cert.pem"
+  tls_key_file  = "` + certs + `/key.pem"
+  custom_response_headers {
+    "default" = { "X-Site" = "` + header + `" }
+  }
+}`
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("info", dir, "a")
+	url, stop := serverHere(t, "-config="+file, "-dev-root-token-id=root")
+	defer stop()
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	is := func() string {
+		t.Helper()
+		var levels [2]map[string]any
+		var resp *http.Response
+		for i, path := range []string{"/v1/sys/loggers/server", "/v1/sys/config/state/sanitized"} {
+			req, err := http.NewRequest(http.MethodGet, url+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("X-Vault-Token", "root")
+			if resp, err = client.Do(req); err != nil {
+				t.Fatal(err)
+			}
+			if err := json.NewDecoder(resp.Body).Decode(&levels[i]); err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+		}
+		return fmt.Sprint(levels[0]["server"], levels[1]["log_level"], resp.TLS.PeerCertificates[0].SerialNumber, resp.Header.Get("X-Site"))
+	}
+	becomes := func(want string) {
+		t.Helper()
+		hangUp(t)
+		deadline := time.After(10 * time.Second)
+		for is() != want {
+			select {
+			case <-deadline:
+				t.Fatalf("the server has %q, want %q", is(), want)
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}
+	if got, want := is(), fmt.Sprint("info", "info", 1, "a"); got != want {
+		t.Fatalf("the server has %q, want %q", got, want)
+	}
+	write("debug", other, "b")
+	becomes(fmt.Sprint("debug", "debug", 2, "b"))
+	write("loud", dir, "c")
+	writeCertificate(t, other, 3) // which shows that the signal was heard
+	becomes(fmt.Sprint("debug", "debug", 3, "b"))
 }

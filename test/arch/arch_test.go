@@ -141,6 +141,7 @@ var plan = []struct{ of, may string }{
 	{"cmd/coffer/node/datadir", "cmd/coffer/config cmd/coffer/local cluster cluster/* replication server/lifecycle storage storage/*"},
 	{"cmd/coffer/node/socket", "cmd/coffer/config"},
 	{"cmd/coffer/node/clientcerts", "cmd/coffer/config engines"},
+	{"cmd/coffer/node/reload", "cmd/coffer/config cmd/coffer/node/process cmd/coffer/node/settings server/audit/device"},
 	{"cmd/coffer/node/headers", "cmd/coffer/config"},
 	{"cmd/coffer/node/dev", "cmd/coffer/config cmd/coffer/local"},
 	{"cmd/coffer/node/registration", ""},

@@ -38,8 +38,8 @@ func (l *listener) front(next http.Handler, own http.Header) http.Handler {
 			http.NotFound(w, r)
 			return
 		}
-		if len(c.Headers) > 0 {
-			w = headers.Wrap(w, c.Headers)
+		if byStatus := *l.headers.Load(); len(byStatus) > 0 {
+			w = headers.Wrap(w, byStatus)
 		}
 		h := w.Header()
 		maps.Copy(h, own)

@@ -27,6 +27,8 @@ type listener struct {
 	socket net.Listener    // below net, as the system has it
 	http   *http.Server
 	cert   atomic.Pointer[tls.Certificate]
+	// headers of responses, by status, as the configuration has them now.
+	headers atomic.Pointer[map[string]map[string][]string]
 	// asks reports whether clients are to be asked for certificates, where the configuration leaves that open.
 	asks func(context.Context) bool
 }
@@ -59,11 +61,11 @@ func bind(c config.Listener, listeners int, from *handover, log *slog.Logger) (*
 		HTTP2:        &http.HTTP2Config{MaxReceiveBufferPerConnection: connBuffer, MaxReceiveBufferPerStream: streamBuffer},
 		ErrorLog:     slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
+	if err := l.Take(c); err != nil {
+		return nil, err
+	}
 	var err error
 	if !c.TLSDisable {
-		if err := l.reload(); err != nil {
-			return nil, err
-		}
 		if l.http.TLSConfig, err = l.tlsConfig(); err != nil {
 			return nil, err
 		}
@@ -86,14 +88,15 @@ func bind(c config.Listener, listeners int, from *handover, log *slog.Logger) (*
 	return l, nil
 }
 
-// reload reads the certificate again. On error the old one stays.
-func (l *listener) reload() error {
-	if l.config.TLSDisable {
+// Take implements reload.Listener.
+func (l *listener) Take(c config.Listener) error {
+	l.headers.Store(&c.Headers)
+	if c.TLSDisable {
 		return nil
 	}
-	pair, err := tls.LoadX509KeyPair(l.config.TLSCertFile, l.config.TLSKeyFile)
+	pair, err := tls.LoadX509KeyPair(c.TLSCertFile, c.TLSKeyFile)
 	if err != nil {
-		return fmt.Errorf("listener %s: loading the certificate: %w", l.config.Address, err)
+		return fmt.Errorf("listener %s: loading the certificate: %w", c.Address, err)
 	}
 	l.cert.Store(&pair)
 	return nil

@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 
 	"github.com/coffer-project/coffer/cluster"
 	"github.com/coffer-project/coffer/cmd/coffer/config"
@@ -53,7 +54,8 @@ type node struct {
 	api    *httpapi.API
 	*datadir.Files
 	link    *link.Link
-	version string             // of the product
+	version string // of the product
+	config  atomic.Pointer[config.Config]
 	stop    context.CancelFunc // of what goes on as long as the data is open
 	traces  *trace.Tracer      // nil: none
 	log     *slog.Logger
@@ -108,6 +110,7 @@ func openNode(c *config.Config, version string, devRootToken string, log *proces
 	}
 	machine, changes := data.Machine, data.Changes
 	n := &node{Files: data, version: version, traces: traces, log: log.Named("server").With("node", id)}
+	n.config.Store(c)
 	ctx, stop := context.WithCancel(context.Background())
 	n.stop = stop
 	go changes.Run(ctx)
@@ -158,7 +161,7 @@ func openNode(c *config.Config, version string, devRootToken string, log *proces
 		Version:         system.Version{API: apiVersion, Product: version},
 		DefaultLeaseTTL: c.DefaultLeaseTTL, MaxLeaseTTL: c.MaxLeaseTTL, Lockout: lockout,
 		UnauthenticatedMetrics: settings.UnauthenticatedMetrics(c), RootTokenID: devRootToken,
-		Loggers: log.Loggers, Config: c.Sanitized(), DataDir: c.Storage.Path, SnapshotRoot: c.Snapshots.LocalRoot,
+		Loggers: log.Loggers, Config: func() map[string]any { return n.config.Load().Sanitized() }, DataDir: c.Storage.Path, SnapshotRoot: c.Snapshots.LocalRoot,
 		AuditFiles: settings.AuditFiles(c), AuditDevices: devices, FreeSpace: server.FreeSpace{
 			WarnBelow: c.FreeSpaceWarning, WarnPercent: c.FreeSpacePercent, Minimum: c.Storage.FreeSpaceMinimum, Ballast: c.Storage.BallastSize,
 			Pending: machine.Pending,

@@ -22,6 +22,7 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/node/headers"
 	"github.com/coffer-project/coffer/cmd/coffer/node/process"
 	"github.com/coffer-project/coffer/cmd/coffer/node/registration"
+	"github.com/coffer-project/coffer/cmd/coffer/node/reload"
 	"github.com/coffer-project/coffer/cmd/coffer/node/selfinit"
 	"github.com/coffer-project/coffer/cmd/coffer/node/settings"
 	"github.com/coffer-project/coffer/cmd/coffer/node/statsd"
@@ -90,7 +91,17 @@ func Run(ctx context.Context, o Options) error {
 		log.Named("config").Warn(w)
 	}
 	next := &sealer{from: from, exec: o.Execute}
-	err = serve(ctx, cfg, o.Config, o.Version, &devOpts, next, log, o.Err)
+	reread := func() (*config.Config, error) {
+		if len(o.Config) == 0 {
+			return nil, nil
+		}
+		cfg, err := loadConfig(o)
+		if err != nil || o.Dev.On { // which need not be complete
+			return cfg, err
+		}
+		return cfg, cfg.Complete()
+	}
+	err = serve(ctx, cfg, reread, o.Version, &devOpts, next, log, o.Err)
 	if !errors.Is(err, errSealed) || ctx.Err() != nil {
 		return err
 	}
@@ -139,7 +150,7 @@ func check(cfg *config.Config, o Options) error {
 	}
 	for _, c := range cfg.Listeners {
 		l := &listener{config: c, http: &http.Server{}}
-		if err := l.reload(); err != nil {
+		if err := l.Take(c); err != nil {
 			problems = append(problems, err)
 		}
 		_, err := l.tlsConfig()
@@ -160,7 +171,7 @@ const drainTime = 15 * time.Second
 
 // serve runs a node until ctx ends: first the listeners stop and drain, then the node hands over and leaves,
 // then the files close. A server that was sealed ends likewise, with errSealed, and next has what its successor needs.
-func serve(ctx context.Context, cfg *config.Config, paths []string, version string, devOpts *dev.Options, next *sealer, log *process.Logs, stderr io.Writer) (err error) {
+func serve(ctx context.Context, cfg *config.Config, reread func() (*config.Config, error), version string, devOpts *dev.Options, next *sealer, log *process.Logs, stderr io.Writer) (err error) {
 	collectLessOften()
 	memory := process.LimitMemory(log.Named("server"))
 	hangups := make(chan os.Signal, 1)     // one that is pending stands for all
@@ -216,12 +227,17 @@ func serve(ctx context.Context, cfg *config.Config, paths []string, version stri
 	var life errgroup.Group
 	life.Go(func() error { return n.server.Run(living) })
 	group.Go(func() error { register(stopping); return nil })
+	reloader := &reload.Reloader{Read: reread, Config: &n.config, Audit: n.server, Logs: log, Log: n.log, Dev: devOpts.On}
 	for _, l := range listeners {
 		l.http.Handler = l.front(n.front(), headers.Own(cfg, n.server.Node().ID()))
 		l.asks = n.server.WantsCertificates
 		group.Go(l.serve)
+		reloader.Listeners = append(reloader.Listeners, l)
 	}
-	group.Go(func() error { return reloads(stopping, hangups, n, log, listeners, paths) })
+	group.Go(func() error {
+		reloader.Run(stopping, hangups)
+		return nil
+	})
 	if to := cmp.Or(cfg.Statsd.Address, cfg.Statsd.DogAddress); to != "" {
 		group.Go(func() error {
 			statsd.Run(stopping, statsd.Options{
@@ -314,45 +330,6 @@ func found(ctx context.Context, cfg *config.Config, n *node) error {
 		Requests: cfg.Initialize, Others: others, Node: n.server.Node(), API: n.api,
 		Marker: filepath.Join(cfg.Storage.Path, "initialize-incomplete"), Logger: n.log,
 	})
-}
-
-// declareAudit takes the audit stanzas as the files have them now.
-func declareAudit(ctx context.Context, n *node, paths []string) error {
-	if len(paths) == 0 {
-		return nil
-	}
-	devices, err := settings.LoadAudit(paths)
-	if err != nil {
-		return err
-	}
-	return n.server.DeclareAudit(ctx, devices)
-}
-
-// reloads reloads what can be, at each hangup. paths are of the configuration.
-func reloads(ctx context.Context, hangups <-chan os.Signal, n *node, log *process.Logs, listeners []*listener, paths []string) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-hangups:
-			failed := false
-			attempt := func(what string, err error) {
-				if err != nil {
-					failed = true
-					n.log.Error(what+" failed: what was there before stays", "err", err)
-				}
-			}
-			for _, l := range listeners {
-				attempt("reloading a certificate", l.reload())
-			}
-			attempt("reopening audit files", n.server.ReloadAudit())
-			attempt("applying the audit stanzas of the configuration", declareAudit(ctx, n, paths))
-			attempt("reopening the log", log.Reopen())
-			if !failed {
-				n.log.Info("reloaded certificates, audit files and the log")
-			}
-		}
-	}
 }
 
 // registrationOf returns what tells Kubernetes the state of the node until its context ends. Without a stanza it does nothing.

@@ -9,7 +9,7 @@ import (
 // ConfigState tells the configuration that this node runs with.
 type ConfigState struct {
 	// Sanitized is the configuration without anything secret, as JSON shows it.
-	Sanitized map[string]any
+	Sanitized func() map[string]any
 }
 
 // Routes declares sys/config/state/sanitized.
@@ -18,5 +18,5 @@ func (c ConfigState) Routes(r *engines.Router) {
 }
 
 func (c ConfigState) read(context.Context, *engines.Request, *none) (*engines.Response, error) {
-	return both(c.Sanitized), nil
+	return both(c.Sanitized()), nil
 }

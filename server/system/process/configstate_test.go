@@ -8,7 +8,8 @@ import (
 )
 
 func TestConfigState(t *testing.T) {
-	data := systemtest.Must(t, systemtest.Router(ConfigState{Sanitized: map[string]any{"log_level": "info"}}.Routes), engines.Read, "config/state/sanitized", "")
+	state := ConfigState{Sanitized: func() map[string]any { return map[string]any{"log_level": "info"} }}
+	data := systemtest.Must(t, systemtest.Router(state.Routes), engines.Read, "config/state/sanitized", "")
 	if data["log_level"] != "info" {
 		t.Errorf("state = %v", data)
 	}

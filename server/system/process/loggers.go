@@ -49,12 +49,12 @@ func levelName(l slog.Level) string {
 // set is forgotten when the process ends. Safe for concurrent use.
 type Loggers struct {
 	handler slog.Handler
-	initial slog.Level
 
 	monitors monitors
 
-	mu     sync.Mutex
-	levels map[string]*slog.LevelVar
+	mu      sync.Mutex
+	initial slog.Level
+	levels  map[string]*slog.LevelVar
 }
 
 // NewLoggers returns loggers that write to h, which must take records of every level, and begin at level.
@@ -111,10 +111,10 @@ func (l *Loggers) Routes(r *engines.Router) {
 	engines.On(r, engines.Read, "monitor", "Stream the log of this node as it is written, from a level on.", node|engines.Sudo, l.monitor)
 	engines.On(r, engines.Read, "loggers", "Read the level of every logger of this node.", node, l.readAll)
 	engines.On(r, engines.Update, "loggers", "Set the level of every logger of this node, until it restarts.", node|engines.Sudo, l.writeAll)
-	engines.On(r, engines.Delete, "loggers", "Set every logger of this node back to the level it started with.", node|engines.Sudo, l.resetAll)
+	engines.On(r, engines.Delete, "loggers", "Set every logger of this node back to the level of the configuration.", node|engines.Sudo, l.resetAll)
 	engines.On(r, engines.Read, "loggers/{name}", "Read the level of one logger.", node, l.readOne)
 	engines.On(r, engines.Update, "loggers/{name}", "Set the level of one logger, until the node restarts.", node|engines.Sudo, l.writeOne)
-	engines.On(r, engines.Delete, "loggers/{name}", "Set one logger back to the level it started with.", node|engines.Sudo, l.resetOne)
+	engines.On(r, engines.Delete, "loggers/{name}", "Set one logger back to the level of the configuration.", node|engines.Sudo, l.resetOne)
 }
 
 type levelInput struct {
@@ -150,6 +150,23 @@ func (l *Loggers) set(level slog.Level) {
 	}
 }
 
+func (l *Loggers) configured() slog.Level {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.initial
+}
+
+// Configure takes a level that replaces the one the loggers began with. Levels that were set stay, unless it differs.
+func (l *Loggers) Configure(level slog.Level) {
+	l.mu.Lock()
+	differs := l.initial != level
+	l.initial = level
+	l.mu.Unlock()
+	if differs {
+		l.set(level)
+	}
+}
+
 func (l *Loggers) readAll(context.Context, *engines.Request, *none) (*engines.Response, error) {
 	out := map[string]any{}
 	for name, v := range l.snapshot() {
@@ -165,7 +182,7 @@ func (l *Loggers) writeAll(_ context.Context, _ *engines.Request, in *levelInput
 }
 
 func (l *Loggers) resetAll(context.Context, *engines.Request, *none) (*engines.Response, error) {
-	l.set(l.initial)
+	l.set(l.configured())
 	return nil, nil
 }
 
@@ -192,6 +209,6 @@ func (l *Loggers) resetOne(_ context.Context, _ *engines.Request, in *loggerName
 	if err != nil {
 		return nil, err
 	}
-	v.Set(l.initial)
+	v.Set(l.configured())
 	return nil, nil
 }

@@ -51,6 +51,15 @@ func TestLoggers(t *testing.T) {
 	if data := systemtest.Must(t, r, engines.Read, "loggers/api", ""); data["api"] != "error" || len(data) != 1 {
 		t.Errorf("one level = %v", data)
 	}
+	if l.Configure(slog.LevelInfo); levelName(l.levels["api"].Level()) != "error" {
+		t.Error("the same configuration sets a level back")
+	}
+	l.Configure(slog.LevelDebug)
+	systemtest.Must(t, r, engines.Update, "loggers", `{"level":"err"}`)
+	systemtest.Must(t, r, engines.Delete, "loggers/api", "")
+	if data := systemtest.Must(t, r, engines.Read, "loggers", ""); data["api"] != "debug" || data["raft"] != "error" {
+		t.Errorf("levels with another configuration = %v", data)
+	}
 	systemtest.Refused(t, r, engines.KindInvalid, engines.Update, "loggers", `{"level":"loud"}`)
 	systemtest.Refused(t, r, engines.KindInvalid, engines.Update, "loggers", `{}`)
 	systemtest.Refused(t, r, engines.KindNotFound, engines.Update, "loggers/nope", `{"level":"info"}`)

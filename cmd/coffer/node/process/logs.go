@@ -3,6 +3,7 @@
 package process
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"log/slog"
@@ -18,26 +19,19 @@ import (
 // Logs are the server's logs: named loggers over one handler, which writes to stderr or to a file.
 type Logs struct {
 	*process.Loggers
-	file *logFile // nil: stderr
+	file  *logFile // nil: stderr
+	level string   // that wins over the configuration's; "": none
+	dev   bool
 }
 
 // OpenLogs writes text or JSON to the file that the configuration names, or else to w. level overrides the
 // configuration's.
 func OpenLogs(w io.Writer, cfg *config.Config, level string, dev bool) (*Logs, error) {
-	if level == "" {
-		level = cfg.LogLevel
+	l := &Logs{level: level, dev: dev}
+	from, err := l.levelOf(cfg)
+	if err != nil {
+		return nil, err
 	}
-	if level == "" {
-		level = "info"
-		if dev {
-			level = "warn"
-		}
-	}
-	from, ok := process.ParseLevel(level)
-	if !ok {
-		return nil, errors.New("-log-level must be trace, debug, info, warn or error")
-	}
-	l := &Logs{}
 	if cfg.LogFile != "" {
 		l.file = &logFile{path: cfg.LogFile, rotation: cfg.LogRotation, stderr: newImpatient(w)}
 		if err := l.file.reopen(); err != nil {
@@ -54,6 +48,27 @@ func OpenLogs(w io.Writer, cfg *config.Config, level string, dev bool) (*Logs, e
 	}
 	l.Loggers = process.NewLoggers(handler, from)
 	return l, nil
+}
+
+func (l *Logs) levelOf(cfg *config.Config) (slog.Level, error) {
+	otherwise := "info"
+	if l.dev {
+		otherwise = "warn"
+	}
+	level, ok := process.ParseLevel(cmp.Or(l.level, cfg.LogLevel, otherwise))
+	if !ok {
+		return 0, errors.New("-log-level must be trace, debug, info, warn or error")
+	}
+	return level, nil
+}
+
+// Reconfigure takes the level of a configuration that was read again.
+func (l *Logs) Reconfigure(cfg *config.Config) error {
+	level, err := l.levelOf(cfg)
+	if err == nil {
+		l.Configure(level)
+	}
+	return err
 }
 
 // Reopen begins a new file if the old one was moved.

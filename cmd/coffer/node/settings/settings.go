@@ -164,15 +164,6 @@ func AuditFiles(c *config.Config) device.Files {
 	return device.Files{Roots: []string{beside}, MakeRoot: true}
 }
 
-// LoadAudit returns the audit devices of a configuration that is read again.
-func LoadAudit(paths []string) ([]device.Config, error) {
-	cfg, err := Load(paths...)
-	if err != nil {
-		return nil, err
-	}
-	return AuditDevices(cfg)
-}
-
 // AuditDevices returns the devices of the configuration. Errors name the stanza.
 func AuditDevices(c *config.Config) ([]device.Config, error) {
 	var out []device.Config
