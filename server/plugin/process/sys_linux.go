@@ -53,19 +53,20 @@ func (p *Program) command(u *User) (*exec.Cmd, error) {
 	cmd := exec.Command("/proc/self/fd/3") // the first of ExtraFiles
 	cmd.ExtraFiles = []*os.File{p.file}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if os.Geteuid() == 0 {
-		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID // the kernel ends all that is in it with the plugin
-	}
-	if u != nil {
+	cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID // the kernel ends all that is in it with the plugin
+	switch {
+	case os.Geteuid() != 0: // u is this user, if any
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER // which gives the right to make the other; the plugin sees itself as user 65534
+	case u != nil:
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: u.uid, Gid: u.gid}
 	}
 	return cmd, nil
 }
 
-// start starts a command: outside of a PID namespace of its own if there can be none, as in containers whose root may not make any.
+// start starts a command: outside of a PID namespace of its own if there can be none, as in containers that may not make any.
 func start(cmd *exec.Cmd) (started *exec.Cmd, alone bool, err error) {
-	if err = cmd.Start(); err == nil || cmd.SysProcAttr.Cloneflags == 0 {
-		return cmd, cmd.SysProcAttr.Cloneflags != 0, err
+	if err = cmd.Start(); err == nil {
+		return cmd, true, nil
 	}
 	attr := *cmd.SysProcAttr
 	attr.Cloneflags = 0
