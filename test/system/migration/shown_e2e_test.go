@@ -372,6 +372,9 @@ func (v *shown) secret(ns, mount, name string) {
 	if about == nil {
 		return
 	}
+	if oldest := fmt.Sprint(about["oldest_version"]); oldest == "1" {
+		delete(about, "oldest_version") // at Vault already when there are max_versions of them, here when one is dropped
+	}
 	versions, _ := about["versions"].(fields)
 	data := fields{}
 	for version := range versions {

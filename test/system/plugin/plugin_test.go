@@ -304,8 +304,8 @@ func childrenOf(t *testing.T, of int) (pids []int) {
 	return pids
 }
 
-// alone reports whether plugins are in PID namespaces of their own, which the kernel permits or not.
-func alone(n *harness.Node) bool { return strings.Contains(n.Log(), "pid_namespace=true") }
+// namespaced reports whether plugins are in PID namespaces of their own, which the kernel permits or not.
+func namespaced(n *harness.Node) bool { return strings.Contains(n.Log(), "pid_namespace=true") }
 
 // TestMisbehaviour has a plugin do what it must not: its own requests fail, and nothing else does.
 func TestMisbehaviour(t *testing.T) {
@@ -380,7 +380,7 @@ func TestMisbehaviour(t *testing.T) {
 		do(t, n, 404, "GET", "p/misbehave/child", root, nil)
 		children := childrenOf(t, processes(t, n)[0])
 		n.MustDo("PUT", "/v1/sys/plugins/reload/secret/thing", nil)
-		if !alone(n) { // one in a session of its own is left
+		if !namespaced(n) { // one in a session of its own is left
 			children = slices.DeleteFunc(children, func(pid int) bool {
 				group, err := syscall.Getpgid(pid)
 				return err == nil && group == pid && syscall.Kill(pid, syscall.SIGKILL) == nil
@@ -401,7 +401,7 @@ func TestMisbehaviour(t *testing.T) {
 		n.Kill9()
 		gone(t, plugin)
 		for _, child := range children {
-			if alone(n) {
+			if namespaced(n) {
 				gone(t, child)
 			} else { // the kernel tells a killed server's plugin, not what that has started
 				syscall.Kill(child, syscall.SIGKILL) //nolint:errcheck // it has ended, then

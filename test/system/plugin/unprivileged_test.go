@@ -16,19 +16,19 @@ import (
 	"github.com/coffer-project/coffer/test/harness"
 )
 
-// output is what a process has written so far.
-type output struct {
+// written is what a process has written so far.
+type written struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (o *output) Write(b []byte) (int, error) {
+func (o *written) Write(b []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.text.Write(b)
 }
 
-func (o *output) String() string {
+func (o *written) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.text.String()
@@ -65,7 +65,7 @@ func TestUnprivilegedServer(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, binary, "server", "-dev", "-dev-no-store-token", "-dev-root-token-id=root", "-dev-listen-address="+address,
 		"-config="+config, "-log-level=info")
-	var log output
+	var log written
 	cmd.Stdout, cmd.Stderr, cmd.Env = &log, &log, []string{"HOME=" + dir, "TMPDIR=" + dir, "GORACE=atexit_sleep_ms=0"}
 	if os.Geteuid() == 0 {
 		const nobody = 65534
