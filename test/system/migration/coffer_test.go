@@ -127,7 +127,10 @@ func TestImportFromCoffer(t *testing.T) {
 	noValues(t, m, a)
 	differences(t, m, a, b)
 	follow(t, m, a, b)
+	ledger := m.ledger
 	namespace(t, m, a, b)
+	m.ledger = ledger
+	goneMounts(t, m, a, b)
 }
 
 // interruptAndResume kills the command in the middle, and runs it again to the end.
@@ -437,4 +440,27 @@ func namespace(t *testing.T, m *mover, a, b place) {
 	if len(r.Totals) != 2 || r.Totals["secret"]["create"] != 2 {
 		t.Errorf("only one mount: %v", r.Totals)
 	}
+}
+
+// goneMounts removes mounts and a namespace at the source: they are reported, and stay at the destination with what is in them.
+func goneMounts(t *testing.T, m *mover, a, b place) {
+	t.Helper()
+	for _, path := range []string{"sys/mounts/old", "sys/auth/sso", "team/child/sys/mounts/deep/apps", "sys/namespaces/team/child"} {
+		a.do(0, "DELETE", path, a.c.RootToken, nil)
+	}
+	harness.Await(t, "the end of a namespace", patience, func() error {
+		answer, err := a.c.Leader().Do(t.Context(), "GET", "/v1/sys/namespaces/team/child", a.c.RootToken, nil)
+		if err == nil && answer.Status != 404 {
+			err = fmt.Errorf("status %d", answer.Status)
+		}
+		return err
+	})
+	for _, r := range []report{m.run(0, "-delete-gone", "-overwrite"), m.run(2, "-verify")} {
+		r.reason(t, "gone", "secrets engine", "", "old/")
+		r.reason(t, "gone", "auth method", "", "sso/")
+		r.reason(t, "gone", "namespace", "", "team/child")
+		r.wantTotal(t, "secrets engine", "gone", 1)
+	}
+	b.read("old/a")
+	b.read("team/child/deep/apps/data/x")
 }

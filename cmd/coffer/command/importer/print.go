@@ -30,7 +30,7 @@ func (m *migration) finish(report *move.Report, written int) error {
 		return command.ServerErrorf("%d things are in conflict with what is at the destination, %d failed: see the list. -overwrite replaces what differs; a run with the same ledger goes on with the rest", conflicts, failed)
 	default:
 		if gone > 0 {
-			c.Warnf("%d secrets that came once are not at the source any more, and stay here: see the list", gone)
+			c.Warnf("%d things that came once are not at the source any more, and stay here: see the list", gone)
 		}
 		c.Sayf("Success! Run it again with -ledger=%s to bring what changes, and with -verify to compare both servers.", c.String("ledger"))
 	}

@@ -64,7 +64,8 @@ policies. The source is only read. -plan shows what comes and what cannot, and w
 The ledger is a file, without values of secrets, that says what is done: a run that was interrupted goes on where it ended, and a later one
 brings what has changed since. What is at the destination already and differs is reported and left as it is, unless -overwrite is given.
 
-Secrets that came once and are not at the source any more are reported as gone, and stay unless -delete-gone is given.
+Secrets, engines, auth methods and namespaces that came once and are not at the source any more are reported as gone, and stay. Secrets go
+if -delete-gone is given, the others never: disable them where they are not needed.
 
 -verify compares both servers, also the data of secrets, and prints none. -follow goes on until it is interrupted, so that the switch to the
 new cluster takes no longer than the last changes. The exit status is 2 if there are conflicts or failures, or -verify finds differences.
@@ -205,7 +206,7 @@ func (m *migration) passes(ctx context.Context) error {
 		}
 		if n := report.Of(move.Gone); n != gone {
 			gone = n
-			m.call.Warnf("%s secrets that are not at the source any more, and stay here: %d", time.Now().Format(time.TimeOnly), gone)
+			m.call.Warnf("%s things that are not at the source any more, and stay here: %d", time.Now().Format(time.TimeOnly), gone)
 		}
 		select {
 		case <-ctx.Done():
@@ -239,6 +240,9 @@ func (m *migration) pass(ctx context.Context, report *move.Report) error {
 			}
 		}
 		if err := v.Remarks(ctx); err != nil {
+			return explain(err)
+		}
+		if err := v.Gone(ctx, m.ledger); err != nil {
 			return explain(err)
 		}
 	}

@@ -31,6 +31,7 @@ type Inventory struct {
 
 	accessors map[string]*Mount // auth methods of the source, by accessor
 	skipped   map[*Mount]bool   // those that the destination has no type for
+	unread    map[string]bool   // namespaces whose mounts the token may not read
 
 	identities map[string][]found // entities and groups of the source, by kind
 
@@ -64,6 +65,7 @@ func (m *Mount) KV() int {
 // Discover walks through the namespaces and finds what is mounted in them.
 func (v *Inventory) Discover(ctx context.Context) error {
 	v.Namespaces, v.Engines, v.Methods, v.skipped = nil, nil, nil, map[*Mount]bool{}
+	v.unread = map[string]bool{}
 	v.identities = map[string][]found{}
 	v.accessors, v.names, v.ids, v.theirs = map[string]*Mount{}, map[string]map[string]string{}, map[string]string{}, map[string]map[string]any{}
 	if err := v.walk(ctx, ""); err != nil {
@@ -88,7 +90,7 @@ func (v *Inventory) Discover(ctx context.Context) error {
 
 func (v *Inventory) walk(ctx context.Context, ns string) error {
 	v.Namespaces = append(v.Namespaces, ns)
-	children, err := v.list(ctx, ns, "sys/namespaces", "namespace")
+	children, err := v.list(ctx, ns, "sys/namespaces", kindNamespace)
 	if err != nil {
 		return err
 	}
@@ -105,6 +107,7 @@ func (v *Inventory) mounts(ctx context.Context, ns, path string) ([]*Mount, erro
 	fields, err := v.Source.Fields(ctx, ns, path)
 	if err != nil {
 		if source.Denied(err) && ns != "" {
+			v.unread[ns] = true
 			v.skip("mount", ns, path, "the token may not read it at the source")
 			return nil, nil
 		}

@@ -12,6 +12,13 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer/move"
 )
 
+// Kinds of a ledger and a report.
+const (
+	kindNamespace = "namespace"
+	kindEngine    = "secrets engine"
+	kindMethod    = "auth method"
+)
+
 // namespaces are those with so many others above them, besides the root.
 func (v *Inventory) namespaces(ctx context.Context, level int) ([]*move.Object, error) {
 	var out []*move.Object
@@ -32,7 +39,7 @@ func (v *Inventory) namespaces(ctx context.Context, level int) ([]*move.Object, 
 			want["custom_metadata"] = map[string]any{}
 		}
 		out = append(out, &move.Object{
-			Kind: "namespace", Name: ns, Want: want, Current: v.reader("", "sys/namespaces/"+ns),
+			Kind: kindNamespace, Name: ns, Want: want, Current: v.reader("", "sys/namespaces/"+ns),
 			Write: func(ctx context.Context, o *move.Object) (*command.Response, error) {
 				if o.Now == nil {
 					return v.Destination.Send(ctx, http.MethodPost, "", "sys/namespaces/"+ns, o.Want)
@@ -118,10 +125,10 @@ func (v *Inventory) engines(ctx context.Context) ([]*move.Object, error) {
 	var out []*move.Object
 	for _, m := range v.Engines {
 		if m.KV() == 0 {
-			v.skip("secrets engine", m.Namespace, m.Path+"/", "what an engine of type "+m.Type+" keeps cannot be read: enable and configure one at the destination")
+			v.skip(kindEngine, m.Namespace, m.Path+"/", "what an engine of type "+m.Type+" keeps cannot be read: enable and configure one at the destination")
 			continue
 		}
-		out = append(out, v.mount("secrets engine", "sys/mounts", m))
+		out = append(out, v.mount(kindEngine, "sys/mounts", m))
 		if m.KV() == 2 {
 			config, err := v.kvConfig(ctx, m)
 			if err != nil {
@@ -196,10 +203,10 @@ func (v *Inventory) methods(ctx context.Context) ([]*move.Object, error) {
 		switch {
 		case m.Type == "token":
 		case slices.Contains(builtIn, m.Type), slices.Contains(plugins, m.Type):
-			out = append(out, v.mount("auth method", "sys/auth", m))
+			out = append(out, v.mount(kindMethod, "sys/auth", m))
 		default:
 			v.skipped[m] = true
-			v.skip("auth method", m.Namespace, m.Path+"/", "the destination has no auth method of type "+m.Type+": register a plugin that is one, then import again (docs/plugins.md)")
+			v.skip(kindMethod, m.Namespace, m.Path+"/", "the destination has no auth method of type "+m.Type+": register a plugin that is one, then import again (docs/plugins.md)")
 		}
 	}
 	v.mu.Lock()
