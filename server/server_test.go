@@ -155,6 +155,7 @@ func startWith(t testing.TB, link traffic.Link) *instance {
 	store := lifecycletest.Barrier{Barrier: barrier.New(router)}
 	syncs := &syncing{}
 	s := server.New(server.Options{
+		Config: func() map[string]any { return nil },
 		Link: link,
 		Sync: func(h engines.Host) server.SecretSync { syncs.Host = h; return syncs },
 		Factories: map[string]engines.Factory{

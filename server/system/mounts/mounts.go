@@ -96,7 +96,7 @@ func describe(m *mount.Mounted) map[string]any {
 	if len(e.Options) > 0 {
 		options = e.Options
 	}
-	config := configFields(e.Config, e.Config.DefaultLeaseTTL, e.Config.MaxLeaseTTL)
+	config := configFields(e, e.Config.DefaultLeaseTTL, e.Config.MaxLeaseTTL)
 	var version, sum string
 	if plugin, ok := m.Engine.(interface {
 		Running() (version, sha256 string)
@@ -110,7 +110,8 @@ func describe(m *mount.Mounted) map[string]any {
 	}
 }
 
-func configFields(c mount.Config, def, max int64) map[string]any {
+func configFields(e mount.Entry, def, max int64) map[string]any {
+	c := e.Config
 	out := map[string]any{"default_lease_ttl": def, "max_lease_ttl": max, "force_no_cache": c.ForceNoCache}
 	for name, list := range map[string][]string{
 		"audit_non_hmac_request_keys": c.AuditNonHMACRequestKeys, "audit_non_hmac_response_keys": c.AuditNonHMACResponseKeys,
@@ -123,8 +124,10 @@ func configFields(c mount.Config, def, max int64) map[string]any {
 	if c.ListingVisibility != "" {
 		out["listing_visibility"] = c.ListingVisibility
 	}
-	if c.TokenType != "" {
-		out["token_type"] = c.TokenType
+	if kind := c.TokenType; kind != "" {
+		out["token_type"] = kind
+	} else if e.IsAuth() {
+		out["token_type"] = "default-service"
 	}
 	if c.UserLockout != nil {
 		out["user_lockout_config"] = lockoutFields(c.UserLockout)
@@ -372,13 +375,10 @@ func (t table) readTune(ctx context.Context, req *engines.Request, in *mountPath
 	if err != nil {
 		return nil, err
 	}
-	out := configFields(m.Config, int64(m.Mount.DefaultLeaseTTL.Seconds()), int64(m.Mount.MaxLeaseTTL.Seconds()))
+	out := configFields(m.Entry, int64(m.Mount.DefaultLeaseTTL.Seconds()), int64(m.Mount.MaxLeaseTTL.Seconds()))
 	out["description"] = m.Description
 	if len(m.Options) > 0 {
 		out["options"] = m.Options
-	}
-	if m.IsAuth() && m.Config.TokenType == "" {
-		out["token_type"] = "default-service"
 	}
 	if m.Config.UserLockout != nil {
 		maps.Copy(out, lockoutFields(m.Config.UserLockout))

@@ -40,7 +40,11 @@ async function history(page) {
 }
 
 async function signedIn(page) {
-  await page.getByRole('navigation', { name: 'Main' }).waitFor()
+  await page.waitForURL(`${node}/ui/**`)
+  const problem = page.getByRole('alert').filter({ hasText: /\S/ })
+  const main = page.getByRole('navigation', { name: 'Main' })
+  await main.or(problem).first().waitFor()
+  if (!(await main.isVisible())) assert.fail(`the UI says: ${await problem.first().textContent()}`)
   const keys = await stored(page)
   assert.deepEqual(Object.keys(keys), ['coffer.token'])
   for (const url of [page.url(), ...(await history(page))]) assert.doesNotMatch(url, /code=|state=|callback|hvs\./)

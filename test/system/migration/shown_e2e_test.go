@@ -159,9 +159,29 @@ func (v *shown) keep(at thing, value fields) {
 	if value == nil {
 		return
 	}
+	implied(at.kind, value)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.things[at] = solid(value)
+}
+
+// implied removes what means the same as nothing, and is shown by some servers of the family only.
+func implied(kind string, value fields) {
+	is := func(m fields, name, what string) {
+		if fmt.Sprint(m[name]) == what {
+			delete(m, name)
+		}
+	}
+	switch kind {
+	case "auth method":
+		config, _ := value["config"].(fields)
+		is(config, "token_type", "default-service")
+	case "token role":
+		is(value, "period", fmt.Sprint(value["token_period"])) // its former name
+	case "quota":
+		is(value, "group_by", "ip")
+		is(value, "inheritable", "true")
+	}
 }
 
 // solid is a value without members that say nothing: servers of the family differ in whether they send null, an empty text or none.
