@@ -156,8 +156,8 @@ func startWith(t testing.TB, link traffic.Link) *instance {
 	syncs := &syncing{}
 	s := server.New(server.Options{
 		Config: func() map[string]any { return nil },
-		Link: link,
-		Sync: func(h engines.Host) server.SecretSync { syncs.Host = h; return syncs },
+		Link:   link,
+		Sync:   func(h engines.Host) server.SecretSync { syncs.Host = h; return syncs },
 		Factories: map[string]engines.Factory{
 			"kv": kv.New, "cubbyhole": cubbyhole.New, "userpass": userpass.New, "leases": leases.Factory,
 			"saml": slow.Factory, "worker": workers.Factory,
