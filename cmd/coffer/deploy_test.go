@@ -15,7 +15,6 @@ import (
 
 	"github.com/coffer-project/coffer/cmd/coffer/config"
 	"github.com/coffer-project/coffer/server/snapshots"
-	"go.yaml.in/yaml/v3"
 )
 
 const docs = "../../docs"
