@@ -108,7 +108,9 @@ func TestDashboardAndDocumentationNameRealMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	var parsed struct {
-		Groups []struct{ Rules []struct{ Alert, Expr string } }
+		Groups []struct {
+			Rules []struct{ Alert, Expr string }
+		}
 	}
 	if err := yaml.Unmarshal(rules, &parsed); err != nil || len(parsed.Groups) != 1 || len(parsed.Groups[0].Rules) < 15 {
 		t.Errorf("the rules of alerts: %v, %d groups", err, len(parsed.Groups))
