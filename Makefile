@@ -120,6 +120,10 @@ calls: ## count the calls of our own functions that a write, a read and a new to
 release: ## binaries, SBOMs, NOTICE and checksums in dist/, each binary built twice; RELEASE=1.2.3 PLATFORMS="linux/amd64"
 	.ci/tools/release.sh
 
+.PHONY: site
+site: ## docs/ as a site with search, in site/; a link that leads nowhere is an error (needs python3; installs the rest)
+	.ci/site/build
+
 .PHONY: vuln
 vuln: ## known vulnerabilities of what is linked and called, where their database can be reached
 	.ci/tools/vuln.sh

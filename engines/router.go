@@ -70,6 +70,7 @@ type Route struct {
 	Help    string
 	Flags   Flags
 	Fields  []input.Field
+	Shape   string // of its responses: see Returns
 	// Exists, if set, tells create from update on writes: it reports whether the object is already there.
 	// It runs before authorisation, if policies tell a create from an update, through CheckExists: path parameters are in Request.Param, the body is
 	// not decoded, and it must neither write nor answer anything but that one bit.
@@ -78,6 +79,16 @@ type Route struct {
 	segments []segment
 	plan     *input.Plan
 	handle   func(ctx context.Context, req *Request, in reflect.Value) (*Response, error)
+}
+
+// Returns declares the shape of the route's responses, and returns the route: "name, ttl: integer, keys: [string]" are fields of "data". A type
+// is string, which need not be said, integer, number, boolean, any, a list "[type]" or an object "{name: type, …}", in which "*" stands for
+// any name; "?" behind it lets it be null. Words before a semicolon say more: "auth" that there is a token, "top" that the fields are at the
+// top of the envelope, too, "empty" that there may be no body, "json" that there is no envelope, "text/plain" that the body is of that type.
+// Routes without a shape have responses without a body. Package openapi reads it.
+func (r *Route) Returns(shape string) *Route {
+	r.Shape = shape
+	return r
 }
 
 // Serve decodes the request's input and calls the handler. params are what Match returned. Every problem of

@@ -103,7 +103,19 @@ func TestDashboardAndDocumentationNameRealMetrics(t *testing.T) {
 		t.Fatalf("only %d queries in the dashboard", len(queries))
 	}
 	charted := metricName.FindAllString(strings.Join(queries, "\n"), -1)
-	named := slices.Clone(charted)
+	rules, err := os.ReadFile(filepath.Join(docs, "deploy", "alerts.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var parsed struct {
+		Groups []struct {
+			Rules []struct{ Alert, Expr string }
+		}
+	}
+	if err := yaml.Unmarshal(rules, &parsed); err != nil || len(parsed.Groups) != 1 || len(parsed.Groups[0].Rules) < 15 {
+		t.Errorf("the rules of alerts: %v, %d groups", err, len(parsed.Groups))
+	}
+	named := append(slices.Clone(charted), metricName.FindAllString(string(rules), -1)...)
 	alert := regexp.MustCompile("(?m)^\\| (`[^|]*`) \\|")
 	for _, name := range []string{"operations.md", "replication.md", "sync.md"} {
 		page, err := os.ReadFile(filepath.Join(docs, name))

@@ -46,25 +46,35 @@ func New(engines.Mount) (engines.Engine, error) { return newEngine(), nil }
 func newEngine() *engine {
 	e := &engine{router: engines.NewRouter(), mac: mac}
 	r := e.router
-	engines.On(r, engines.List, "role", "List the roles.", 0, listRoles)
-	engines.On(r, engines.Read, "role/{role_name}", "Read a role.", 0, readRole)
+	engines.On(r, engines.List, "role", "List the roles.", 0, listRoles).Returns("keys: [string]")
+	engines.On(r, engines.Read, "role/{role_name}", "Read a role.", 0, readRole).
+		Returns(`alias_metadata: {*: string}, bind_secret_id: boolean, bound_cidr_list: [string], local_secret_ids: boolean, period: integer,
+			policies: [string], secret_id_bound_cidrs: [string], secret_id_num_uses: integer, secret_id_ttl: integer, token_bound_cidrs:
+			[string], token_explicit_max_ttl: integer, token_max_ttl: integer, token_no_default_policy: boolean, token_num_uses: integer,
+			token_period: integer, token_policies: [string], token_ttl: integer, token_type`)
 	engines.On(r, engines.Delete, "role/{role_name}", "Delete a role and its secret ids. Tokens of the role live on until they expire.", 0, e.deleteRole)
 	engines.On(r, engines.Update, "role/{role_name}", "Create a role, or change what is given.", 0, e.writeRole).Exists = roleExists
-	engines.On(r, engines.Read, "role/{role_name}/role-id", "Read a role's id.", 0, readRoleID)
+	engines.On(r, engines.Read, "role/{role_name}/role-id", "Read a role's id.", 0, readRoleID).Returns("role_id")
 	engines.On(r, engines.Update, "role/{role_name}/role-id", "Give a role another id.", 0, e.writeRoleID)
 	parts(r)
 
-	engines.On(r, engines.List, "role/{role_name}/secret-id", "List the accessors of a role's secret ids.", 0, listAccessors)
-	engines.On(r, engines.Update, "role/{role_name}/secret-id", "Make a secret id.", 0, e.newSecretID)
-	engines.On(r, engines.Update, "role/{role_name}/custom-secret-id", "Register a secret id of one's own choice.", 0, e.customSecretID)
-	engines.On(r, engines.Update, "role/{role_name}/secret-id/lookup", "Read what is known of a secret id.", 0, e.lookupSecretID)
-	engines.On(r, engines.Update, "role/{role_name}/secret-id-accessor/lookup", "Read what is known of a secret id, given by accessor.", engines.FreesSpace, lookupAccessor)
+	engines.On(r, engines.List, "role/{role_name}/secret-id", "List the accessors of a role's secret ids.", 0, listAccessors).
+		Returns("keys: [string]")
+	engines.On(r, engines.Update, "role/{role_name}/secret-id", "Make a secret id.", 0, e.newSecretID).Returns(secretIdShape)
+	engines.On(r, engines.Update, "role/{role_name}/custom-secret-id", "Register a secret id of one's own choice.", 0, e.customSecretID).
+		Returns(secretIdShape)
+	engines.On(r, engines.Update, "role/{role_name}/secret-id/lookup", "Read what is known of a secret id.", 0, e.lookupSecretID).
+		Returns(`empty; cidr_list: [string], creation_time, expiration_time, last_updated_time, metadata: {*: string}, secret_id_accessor,
+			secret_id_num_uses: integer, secret_id_ttl: integer, token_bound_cidrs: [string]`)
+	engines.On(r, engines.Update, "role/{role_name}/secret-id-accessor/lookup", "Read what is known of a secret id, given by accessor.", engines.FreesSpace, lookupAccessor).
+		Returns(`cidr_list: [string], creation_time, expiration_time, last_updated_time, metadata: {*: string}, secret_id_accessor,
+			secret_id_num_uses: integer, secret_id_ttl: integer, token_bound_cidrs: [string]`)
 	for _, op := range []engines.Operation{engines.Update, engines.Delete} {
 		engines.On(r, op, "role/{role_name}/secret-id/destroy", "Destroy a secret id.", engines.FreesSpace, e.destroySecretID)
 		engines.On(r, op, "role/{role_name}/secret-id-accessor/destroy", "Destroy a secret id, given by accessor.", 0, destroyAccessor)
 	}
 	engines.On(r, engines.Update, "tidy/secret-id", "Remove expired secret ids, and those that deleted roles left behind.", engines.Active|engines.FreesSpace, e.tidy)
-	engines.On(r, engines.Update, "login", "Log in.", engines.Unauthenticated|engines.Active, e.login)
+	engines.On(r, engines.Update, "login", "Log in.", engines.Unauthenticated|engines.Active, e.login).Returns("auth;")
 	return e
 }
 
@@ -163,3 +173,8 @@ func newUUID() string {
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
+
+// The shapes of responses that several routes have: see engines.Route.Returns.
+const (
+	secretIdShape = "secret_id, secret_id_accessor, secret_id_num_uses: integer, secret_id_ttl: integer"
+)

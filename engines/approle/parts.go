@@ -130,5 +130,5 @@ func readPart(r *engines.Router, path, field, older string) {
 				data[older] = value
 			}
 			return &engines.Response{Data: data}, nil
-		})
+		}).Returns("*: any")
 }

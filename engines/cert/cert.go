@@ -42,17 +42,21 @@ func (e *engine) StoredPath(path string) string { return engines.FoldPath(path, 
 func New(engines.Mount) (engines.Engine, error) {
 	e := &engine{router: engines.NewRouter()}
 	r := e.router
-	engines.On(r, engines.Read, "config", "Read the configuration.", 0, readConfig)
+	engines.On(r, engines.Read, "config", "Read the configuration.", 0, readConfig).
+		Returns(`disable_binding: boolean, enable_identity_alias_metadata: boolean, enable_metadata_on_failures: boolean, ocsp_cache_size:
+			integer, role_cache_size: integer`)
 	engines.On(r, engines.Update, "config", "Change the configuration as far as it is given.", 0, writeConfig)
-	engines.On(r, engines.List, "certs", "List the roles.", 0, listRoles)
-	engines.On(r, engines.Read, "certs/{name}", "Read a role.", 0, readRole)
+	engines.On(r, engines.List, "certs", "List the roles.", 0, listRoles).Returns("keys: [string]")
+	engines.On(r, engines.Read, "certs/{name}", "Read a role.", 0, readRole).Returns("*: any")
 	engines.On(r, engines.Delete, "certs/{name}", "Delete a role. Its tokens live on until they expire.", 0, deleteRole)
 	engines.On(r, engines.Update, "certs/{name}", "Create a role, or change what is given.", 0, writeRole).Exists = roleExists
-	engines.On(r, engines.List, "crls", "List the revocation lists.", 0, listCRLs)
-	engines.On(r, engines.Read, "crls/{name}", "Read a revocation list.", 0, readCRL)
+	engines.On(r, engines.List, "crls", "List the revocation lists.", 0, listCRLs).Returns("keys: [string]")
+	engines.On(r, engines.Read, "crls/{name}", "Read a revocation list.", 0, readCRL).
+		Returns("cdp: any, issuer, next_update, serials: {*: {*: any}}, this_update")
 	engines.On(r, engines.Delete, "crls/{name}", "Delete a revocation list. What it revoked is valid again.", 0, deleteCRL)
 	engines.On(r, engines.Update, "crls/{name}", "Store a revocation list, or replace it.", 0, e.writeCRL).Exists = crlExists
-	engines.On(r, engines.Update, "login", "Log in with the certificate of the connection.", engines.Unauthenticated|engines.Active, e.login)
+	engines.On(r, engines.Update, "login", "Log in with the certificate of the connection.", engines.Unauthenticated|engines.Active, e.login).
+		Returns("auth;")
 	return e, nil
 }
 

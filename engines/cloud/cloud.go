@@ -92,8 +92,9 @@ func newEngine(log *slog.Logger, counts *Counts, m engines.Mount) *engine {
 	r := e.router
 
 	root.Routes(r, rotationData)
-	engines.On(r, engines.Update, "config/rotate-root", "Replace the root key by a new one, which only this server knows.", engines.Primary, e.rotateRoot)
-	engines.On(r, engines.Read, "config/lease", "Read how long credentials of users last.", 0, readLease)
+	engines.On(r, engines.Update, "config/rotate-root", "Replace the root key by a new one, which only this server knows.", engines.Primary, e.rotateRoot).
+		Returns("access_key")
+	engines.On(r, engines.Read, "config/lease", "Read how long credentials of users last.", 0, readLease).Returns("lease, lease_max")
 	engines.On(r, engines.Update, "config/lease", "Say how long credentials of users last.", 0, writeLease)
 
 	role.Routes(r)
@@ -101,11 +102,20 @@ func newEngine(log *slog.Logger, counts *Counts, m engines.Mount) *engine {
 	e.static.Routes(r)
 
 	const here = engines.ClusterLocal | engines.Active // each cluster makes its own users and leases
-	engines.On(r, engines.Read, "creds/{name}", "Get credentials of a role.", here, e.issue("creds"))
-	engines.On(r, engines.Update, "creds/{name}", "Get credentials of a role.", here, e.issue("creds"))
-	engines.On(r, engines.Read, "sts/{name}", "Get credentials of a role: temporary ones, if it was made with a legacy parameter.", here, e.issue("sts"))
-	engines.On(r, engines.Update, "sts/{name}", "Get credentials of a role: temporary ones, if it was made with a legacy parameter.", here, e.issue("sts"))
-	engines.On(r, engines.List, "rollbacks", "List what may have been made at the provider, belongs to nothing, and is to be undone.", engines.ClusterLocal, listRollbacks)
-	engines.On(r, engines.Read, "rollbacks/{id}", "Read a rollback: what it is about, and why it has not succeeded yet.", engines.ClusterLocal, readRollback)
+	engines.On(r, engines.Read, "creds/{name}", "Get credentials of a role.", here, e.issue("creds")).Returns(credsShape)
+	engines.On(r, engines.Update, "creds/{name}", "Get credentials of a role.", here, e.issue("creds")).Returns(credsShape)
+	engines.On(r, engines.Read, "sts/{name}", "Get credentials of a role: temporary ones, if it was made with a legacy parameter.", here, e.issue("sts")).
+		Returns(credsShape)
+	engines.On(r, engines.Update, "sts/{name}", "Get credentials of a role: temporary ones, if it was made with a legacy parameter.", here, e.issue("sts")).
+		Returns(credsShape)
+	engines.On(r, engines.List, "rollbacks", "List what may have been made at the provider, belongs to nothing, and is to be undone.", engines.ClusterLocal, listRollbacks).
+		Returns("key_info: {*: {account, attempts: integer, created_at, id, kind, last_error, next_attempt, user}}, keys: [string]")
+	engines.On(r, engines.Read, "rollbacks/{id}", "Read a rollback: what it is about, and why it has not succeeded yet.", engines.ClusterLocal, readRollback).
+		Returns("account, attempts: integer, created_at, id, kind, last_error, next_attempt, user")
 	return e
 }
+
+// The shapes of responses that several routes have: see engines.Route.Returns.
+const (
+	credsShape = "access_key, arn, secret_key, security_token: string?, session_token: string?, ttl: integer"
+)

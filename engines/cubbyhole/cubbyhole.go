@@ -27,8 +27,8 @@ func New(engines.Mount) (engines.Engine, error) { return engine{router()}, nil }
 
 var router = sync.OnceValue(func() *engines.Router {
 	r := engines.NewRouter()
-	engines.On(r, engines.Read, "{path...}", "Read a value that this token wrote.", 0, read)
-	engines.On(r, engines.List, "{path...}", "List what this token wrote.", 0, list)
+	engines.On(r, engines.Read, "{path...}", "Read a value that this token wrote.", 0, read).Returns("*: any")
+	engines.On(r, engines.List, "{path...}", "List what this token wrote.", 0, list).Returns("keys: [string]")
 	engines.On(r, engines.Delete, "{path...?}", "Delete a value.", 0, remove)
 	engines.On(r, engines.Update, "{path...?}", "Write a value: any JSON object.", 0, write).Exists = exists
 	return r

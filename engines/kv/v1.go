@@ -16,9 +16,9 @@ import (
 
 func newRouterV1() *engines.Router {
 	r := engines.NewRouter()
-	engines.On(r, engines.Read, "{path...}", "Read a secret.", 0, readV1)
-	engines.On(r, engines.Scan, "{path...}", "List all secrets below a folder.", 0, scanV1)
-	engines.On(r, engines.List, "{path...}", "List the secrets and folders in a folder.", 0, listV1)
+	engines.On(r, engines.Read, "{path...}", "Read a secret.", 0, readV1).Returns("*: any")
+	engines.On(r, engines.Scan, "{path...}", "List all secrets below a folder.", 0, scanV1).Returns("keys: [string]")
+	engines.On(r, engines.List, "{path...}", "List the secrets and folders in a folder.", 0, listV1).Returns("keys: [string]")
 	engines.On(r, engines.Delete, "{path...?}", "Delete a secret.", 0, deleteV1)
 	engines.On(r, engines.Update, "{path...?}", "Write a secret: any JSON object.", 0, writeV1).Exists =
 		func(ctx context.Context, req *engines.Request) (bool, error) {

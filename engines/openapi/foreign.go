@@ -122,10 +122,10 @@ func (d *document) foreignOperation(doc *foreign, mount, path, method string, ab
 	out := object{
 		"operationId": d.unique(words),
 		"tags":        []string{strings.TrimSuffix(mount, "/")},
-		"responses":   object{"200": object{"description": "OK"}, "204": object{"description": "No content"}},
+		"responses":   responses(&response{empty: true}),
 	}
 	doc.text(out, "summary", cmp.Or(op.Summary, about.Description))
-	doc.text(out, "description", op.Description)
+	doc.text(out, "description", cmp.Or(op.Description, op.Summary, about.Description))
 	if op.Deprecated {
 		out["deprecated"] = true
 	}

@@ -44,7 +44,7 @@ func TestForeignDocument(t *testing.T) {
 	if err := json.Unmarshal(doc, &whole); err != nil {
 		t.Fatal(err)
 	}
-	if whole.Info.Title != "Coffer" || len(whole.Servers) != 1 || whole.Servers[0].URL != "/v1" || len(whole.Components) != 1 || strings.Contains(string(doc), "evil") {
+	if whole.Info.Title != "Coffer" || len(whole.Servers) != 1 || whole.Servers[0].URL != "/v1" || len(whole.Components) != 3 || strings.Contains(string(doc), "evil") {
 		t.Errorf("the document is no longer ours: %+v", whole)
 	}
 	if !strings.HasSuffix(whole.Info.Description, ": down/") {

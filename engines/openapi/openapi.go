@@ -39,24 +39,29 @@ func Document(title, version string, mounts []Mount) ([]byte, error) {
 			missing = append(missing, m.Path)
 		}
 		root := m.NamespaceID == "" || m.NamespaceID == "root"
-		for _, route := range m.Router.Routes() {
-			if root || !route.Flags.Has(engines.RootNamespace) {
-				doc.add(m.Path, route)
+		routes := m.Router.Routes()
+		help := fieldHelp(routes)
+		for _, route := range routes {
+			if !root && route.Flags.Has(engines.RootNamespace) {
+				continue
 			}
+			returned, err := parseShape(route, help)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", m.Path, err)
+			}
+			doc.add(m.Path, route, returned)
 		}
 	}
 	if missing != nil {
 		info["description"] = "Missing are the paths of mounts whose plugins have not described them: " + strings.Join(missing, ", ")
 	}
 	return json.MarshalIndent(object{
-		"openapi": "3.0.3",
-		"info":    info,
-		"servers": []object{{"url": "/v1"}},
-		"paths":   doc.paths,
-		"components": object{"securitySchemes": object{
-			"token": object{"type": "apiKey", "in": "header", "name": "X-Vault-Token"},
-		}},
-		"security": []object{{"token": []string{}}},
+		"openapi":    "3.0.3",
+		"info":       info,
+		"servers":    []object{{"url": "/v1"}},
+		"paths":      doc.paths,
+		"components": components(),
+		"security":   []object{{"token": []string{}}},
 	}, "", " ")
 }
 
@@ -74,7 +79,7 @@ var methods = map[engines.Operation]string{
 	engines.Read: "get", engines.List: "get", engines.Update: "post", engines.Patch: "patch", engines.Delete: "delete",
 }
 
-func (d *document) add(mount string, r *engines.Route) {
+func (d *document) add(mount string, r *engines.Route, returned *response) {
 	if r.Op == engines.Scan {
 		return // OpenAPI has no such method, and GET there is the list
 	}
@@ -105,7 +110,7 @@ func (d *document) add(mount string, r *engines.Route) {
 		d.paths[path] = item
 	}
 	if _, taken := item[methods[r.Op]]; !taken {
-		item[methods[r.Op]] = d.operation(mount, r, names)
+		item[methods[r.Op]] = d.operation(mount, path, r, names, returned)
 	}
 }
 
@@ -137,12 +142,13 @@ func parameterNames(path string) []string {
 }
 
 // operation describes a route. names are the parameter names used in the document's path, in order.
-func (d *document) operation(mount string, r *engines.Route, names []string) object {
+func (d *document) operation(mount, path string, r *engines.Route, names []string, returned *response) object {
 	op := object{
 		"operationId": d.id(mount, r),
 		"summary":     r.Help,
+		"description": description(r),
 		"tags":        []string{strings.TrimSuffix(mount, "/")},
-		"responses":   object{"200": object{"description": "OK"}, "204": object{"description": "No content"}},
+		"responses":   responses(returned),
 	}
 	if r.Flags.Has(engines.Sudo) {
 		op["x-vault-sudo"] = true
@@ -151,21 +157,22 @@ func (d *document) operation(mount string, r *engines.Route, names []string) obj
 		op["x-vault-unauthenticated"] = true
 		op["security"] = []object{}
 	}
-	if parameters := parameters(r, names); len(parameters) > 0 {
+	parameters := parameters(r, names)
+	if len(parameters) > 0 {
 		op["parameters"] = parameters
 	}
-	if r.Op == engines.Update || r.Op == engines.Patch {
-		kind := "application/json"
-		if r.Op == engines.Patch {
-			kind = "application/merge-patch+json"
-		}
-		if r.Flags.Has(engines.RawBody) {
-			kind = "application/octet-stream"
-		}
-		if schema := bodySchema(r); schema != nil {
-			op["requestBody"] = object{"content": object{kind: object{"schema": schema}}}
-		}
+	kind := map[engines.Operation]string{engines.Update: "application/json", engines.Patch: "application/merge-patch+json"}[r.Op]
+	if kind != "" && r.Flags.Has(engines.RawBody) {
+		kind = "application/octet-stream"
 	}
+	var example any
+	if schema := bodySchema(r); kind != "" && schema != nil {
+		example = bodyExample(schema)
+		op["requestBody"] = object{"content": object{kind: object{"schema": schema, "example": example}}}
+	} else {
+		kind = ""
+	}
+	op["x-codeSamples"] = []object{{"lang": "sh", "label": "curl", "source": command(methods[r.Op], path, parameters, kind, example)}}
 	return op
 }
 
@@ -178,14 +185,18 @@ func parameters(r *engines.Route, names []string) []object {
 			continue
 		}
 		f := &r.Fields[slices.IndexFunc(r.Fields, func(f input.Field) bool { return f.Name == name })]
-		out = append(out, object{"name": names[i], "in": "path", "required": true, "description": f.Help, "schema": fieldSchema(f)})
+		schema := fieldSchema(f)
+		out = append(out, object{
+			"name": names[i], "in": "path", "required": true, "description": f.Help, "schema": schema, "example": exampleOf(f.Name, schema),
+		})
 		i++
 	}
 	for _, f := range r.Fields {
 		if f.In != "query" || f.Name == "list" {
 			continue
 		}
-		p := object{"name": f.Name, "in": "query", "description": f.Help, "schema": fieldSchema(&f)}
+		schema := fieldSchema(&f)
+		p := object{"name": f.Name, "in": "query", "description": f.Help, "schema": schema, "example": exampleOf(f.Name, schema)}
 		if f.Required {
 			p["required"] = true
 		}
@@ -193,7 +204,7 @@ func parameters(r *engines.Route, names []string) []object {
 	}
 	if r.Op == engines.List {
 		out = append(out, object{"name": "list", "in": "query", "required": true, "description": "Must be true.",
-			"schema": object{"type": "string", "enum": []string{"true"}}})
+			"example": "true", "schema": object{"type": "string", "enum": []string{"true"}}})
 	}
 	return out
 }

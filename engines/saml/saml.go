@@ -103,11 +103,15 @@ func newEngine(log *slog.Logger, counts *Counts, shared *fairqueue.Queue) *engin
 	e.provider.Routes(r)
 	role.Routes(r)
 
-	engines.On(r, engines.Update, "sso_service_url", "Start a login.", public, e.start)
-	engines.On(r, engines.Update, "callback", "Take the identity provider's response, posted by the user's browser.", public|engines.Form|engines.ForeignForm, e.callback)
-	engines.On(r, engines.Update, "token", "Finish a login: 401 as long as the user has not.", public, e.token)
-	engines.On(r, engines.Read, "go/{code}", "Ask who opens a short link whether the login is theirs.", public, e.ask)
-	engines.On(r, engines.Update, "go/{code}", "Lead a browser to the identity provider, once.", public|engines.Form, e.follow)
+	engines.On(r, engines.Update, "sso_service_url", "Start a login.", public, e.start).
+		Returns("confirmation_required: boolean, expires_in: integer, role, short_url, sso_service_url, token_poll_id, verification_code")
+	engines.On(r, engines.Update, "callback", "Take the identity provider's response, posted by the user's browser.", public|engines.Form|engines.ForeignForm, e.callback).
+		Returns("text/html;")
+	engines.On(r, engines.Update, "token", "Finish a login: 401 as long as the user has not.", public, e.token).Returns("auth;")
+	engines.On(r, engines.Read, "go/{code}", "Ask who opens a short link whether the login is theirs.", public, e.ask).
+		Returns("text/html;")
+	engines.On(r, engines.Update, "go/{code}", "Lead a browser to the identity provider, once.", public|engines.Form, e.follow).
+		Returns("text/html;")
 	return e
 }
 

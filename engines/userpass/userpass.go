@@ -40,13 +40,16 @@ func newEngine() *engine {
 	e := &engine{router: engines.NewRouter(), hasher: newHasher(), locks: newLockout(), recent: newRecent()}
 	e.imported.stale.all = true
 	r := e.router
-	engines.On(r, engines.List, "users", "List the users.", 0, listUsers)
-	engines.On(r, engines.Read, "users/{username}", "Read what a user's tokens are like.", 0, readUser)
+	engines.On(r, engines.List, "users", "List the users.", 0, listUsers).Returns("keys: [string]")
+	engines.On(r, engines.Read, "users/{username}", "Read what a user's tokens are like.", 0, readUser).
+		Returns(`alias_metadata: {*: string}, bound_cidrs: [string], max_ttl: integer, policies: [string], token_bound_cidrs: [string],
+			token_explicit_max_ttl: integer, token_max_ttl: integer, token_no_default_policy: boolean, token_num_uses: integer,
+			token_period: integer, token_policies: [string], token_ttl: integer, token_type, ttl: integer`)
 	engines.On(r, engines.Delete, "users/{username}", "Delete a user. Tokens of the user live on until they expire.", 0, deleteUser)
 	engines.On(r, engines.Update, "users/{username}", "Create a user, or change what is given.", engines.Active, e.writeUser).Exists = userExists
 	engines.On(r, engines.Update, "users/{username}/password", "Change a user's password.", engines.Active, e.writePassword)
 	engines.On(r, engines.Update, "users/{username}/policies", "Change the policies of a user's tokens.", 0, writePolicies)
-	engines.On(r, engines.Update, "login/{username}", "Log in.", engines.Unauthenticated|engines.Active, e.login)
+	engines.On(r, engines.Update, "login/{username}", "Log in.", engines.Unauthenticated|engines.Active, e.login).Returns("auth;")
 	return e
 }
 

@@ -122,9 +122,10 @@ func (t *Table) headerRoutes(r *engines.Router) {
 		all   = "config/auditing/request-headers"
 		flags = engines.Sudo | engines.RootNamespace
 	)
-	engines.On(r, engines.Read, all, "List the request headers that are recorded.", flags, t.serveHeaders)
-	engines.On(r, engines.List, all, "List the request headers that are recorded.", flags, t.serveHeaders)
-	engines.On(r, engines.Read, all+"/{header}", "Tell how a request header is recorded.", flags, t.serveHeader)
+	engines.On(r, engines.Read, all, "List the request headers that are recorded.", flags, t.serveHeaders).Returns(mountShape)
+	engines.On(r, engines.List, all, "List the request headers that are recorded.", flags, t.serveHeaders).Returns(mountShape)
+	engines.On(r, engines.Read, all+"/{header}", "Tell how a request header is recorded.", flags, t.serveHeader).
+		Returns("*: {hmac: boolean}")
 	engines.On(r, engines.Update, all+"/{header}", "Record a request header from now on.", flags, t.serveSetHeader)
 	engines.On(r, engines.Delete, all+"/{header}", "Stop recording a request header.", flags, t.serveDeleteHeader)
 }
@@ -175,3 +176,8 @@ func (t *Table) serveSetHeader(ctx context.Context, _ *engines.Request, in *setH
 func (t *Table) serveDeleteHeader(ctx context.Context, _ *engines.Request, in *headerInput) (*engines.Response, error) {
 	return nil, t.DeleteHeader(ctx, in.Header)
 }
+
+// The shapes of responses that several routes have: see engines.Route.Returns.
+const (
+	mountShape = "top; headers: {*: {hmac: boolean}}, keys: [string]"
+)

@@ -11,11 +11,16 @@ import (
 // Routes declares the paths that manage devices, on the router of the sys paths.
 func (t *Table) Routes(r *engines.Router) {
 	const flags = engines.Sudo | engines.RootNamespace
-	engines.On(r, engines.Read, "audit", "List the enabled audit devices.", flags, t.serveList)
+	engines.On(r, engines.Read, "audit", "List the enabled audit devices.", flags, t.serveList).
+		Returns("top; *: {description, local: boolean, options: {*: string}, path, type}")
 	engines.On(r, engines.Update, "audit/{path...}", "Enable an audit device, once a test record could be written to it.", flags, t.serveEnable)
 	engines.On(r, engines.Delete, "audit/{path...}", "Disable an audit device. Its file stays.", flags, t.serveDisable)
-	engines.On(r, engines.Update, "audit-hash/{path...}", "Hash a text as an audit device does, to search its log for it.", engines.RootNamespace, t.serveHash)
-	engines.On(r, engines.Update, "audit-search/{path...}", "Search the file of an audit device on the active node, within bounds; no values are answered.", flags|engines.ClusterLocal|engines.Active, t.serveSearch)
+	engines.On(r, engines.Update, "audit-hash/{path...}", "Hash a text as an audit device does, to search its log for it.", engines.RootNamespace, t.serveHash).
+		Returns("hash")
+	engines.On(r, engines.Update, "audit-search/{path...}", "Search the file of an audit device on the active node, within bounds; no values are answered.", flags|engines.ClusterLocal|engines.Active, t.serveSearch).
+		Returns(`buckets: [integer], bytes: integer, complete: boolean, ended, from, matches: integer, oldest, records: [{accessor,
+			display_name, entity_id, error, id, mount_type, namespace, operation, outcome, path, remote_address, status: integer, time,
+			type}], to`)
 	t.headerRoutes(r)
 }
 

@@ -8,6 +8,16 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
+// The shapes of responses: see engines.Route.Returns.
+const (
+	aliasShape = `canonical_id, creation_time, custom_metadata: {*: string}?, id, last_update_time, local: boolean, merged_from_canonical_ids: [string]?,
+		metadata: {*: string}?, mount_accessor, mount_path, mount_type, name, namespace_id`
+	groupAliasShape = `canonical_id, creation_time, id, last_update_time, merged_from_canonical_ids: [string]?, metadata: {*: string}?, mount_accessor, mount_path, mount_type, name, namespace_id`
+	entityShape     = "aliases: [{" + aliasShape + `}], creation_time, direct_group_ids: [string], disabled: boolean, group_ids: [string], id,
+		inherited_group_ids: [string], last_update_time, merged_entity_ids: [string]?, metadata: {*: string}?, name, namespace_id, policies: [string]`
+	groupShape = "alias: {*: any}, creation_time, id, last_update_time, member_entity_ids: [string], member_group_ids: [string], metadata: {*: string}?, modify_index: integer, name, namespace_id, parent_group_ids: [string], policies: [string], type"
+)
+
 // routes declares the paths.
 func (s *Store) routes(r *engines.Router) {
 	const (
@@ -20,42 +30,46 @@ func (s *Store) routes(r *engines.Router) {
 		deleteGroup     = "Delete a group, and so all memberships in it."
 		writeGroupAlias = "Create the alias of an external group, or update the one that is there."
 	)
-	engines.On(r, engines.Update, "entity", writeEntity, 0, s.writeEntity)
-	engines.On(r, engines.List, "entity/id", "List the ids of all entities.", 0, s.listEntities)
-	engines.On(r, engines.Read, "entity/id/{id}", readEntity, 0, s.readEntityByID)
+	engines.On(r, engines.Update, "entity", writeEntity, 0, s.writeEntity).Returns("empty; aliases: [string], id, name")
+	engines.On(r, engines.List, "entity/id", "List the ids of all entities.", 0, s.listEntities).
+		Returns("key_info: {*: {aliases: [{id, mount_accessor, mount_path, mount_type, name}], name}}, keys: [string]")
+	engines.On(r, engines.Read, "entity/id/{id}", readEntity, 0, s.readEntityByID).Returns(entityShape)
 	engines.On(r, engines.Update, "entity/id/{id}", writeEntity, 0, s.writeEntityByID)
 	engines.On(r, engines.Delete, "entity/id/{id}", deleteEntity, 0, s.deleteEntityByID)
-	engines.On(r, engines.List, "entity/name", "List the names of all entities.", 0, s.listEntityNames)
-	engines.On(r, engines.Read, "entity/name/{name...}", readEntity, 0, s.readEntityByName)
-	engines.On(r, engines.Update, "entity/name/{name...}", writeEntity, 0, s.writeEntityByName)
+	engines.On(r, engines.List, "entity/name", "List the names of all entities.", 0, s.listEntityNames).Returns("keys: [string]")
+	engines.On(r, engines.Read, "entity/name/{name...}", readEntity, 0, s.readEntityByName).Returns(entityShape)
+	engines.On(r, engines.Update, "entity/name/{name...}", writeEntity, 0, s.writeEntityByName).Returns("empty; aliases: [string], id, name")
 	engines.On(r, engines.Delete, "entity/name/{name...}", deleteEntity, 0, s.deleteEntityByName)
 	engines.On(r, engines.Update, "entity/batch-delete", "Delete several entities and their aliases.", engines.FreesSpace, s.deleteEntities)
 	engines.On(r, engines.Update, "entity/merge", "Merge entities into one, which gets their aliases and groups.", 0, s.mergeEntities)
 
-	engines.On(r, engines.Update, "entity-alias", writeAlias, 0, s.writeAlias)
-	engines.On(r, engines.List, "entity-alias/id", "List the ids of all aliases of entities.", 0, s.listAliases)
-	engines.On(r, engines.Read, "entity-alias/id/{id}", "Read an alias of an entity.", 0, s.readAlias)
-	engines.On(r, engines.Update, "entity-alias/id/{id}", writeAlias, 0, s.writeAliasByID)
+	engines.On(r, engines.Update, "entity-alias", writeAlias, 0, s.writeAlias).Returns("canonical_id, id")
+	engines.On(r, engines.List, "entity-alias/id", "List the ids of all aliases of entities.", 0, s.listAliases).
+		Returns("key_info: {*: {canonical_id, custom_metadata: {*: string}?, local: boolean, mount_accessor, mount_path, mount_type, name}}, keys: [string]")
+	engines.On(r, engines.Read, "entity-alias/id/{id}", "Read an alias of an entity.", 0, s.readAlias).Returns(aliasShape)
+	engines.On(r, engines.Update, "entity-alias/id/{id}", writeAlias, 0, s.writeAliasByID).Returns("canonical_id, id")
 	engines.On(r, engines.Delete, "entity-alias/id/{id}", "Delete an alias of an entity.", 0, s.deleteAlias)
 
-	engines.On(r, engines.Update, "group", writeGroup, 0, s.writeGroup)
-	engines.On(r, engines.List, "group/id", "List the ids of all groups.", 0, s.listGroups)
-	engines.On(r, engines.Read, "group/id/{id}", readGroup, 0, s.readGroupByID)
+	engines.On(r, engines.Update, "group", writeGroup, 0, s.writeGroup).Returns("empty; id, name")
+	engines.On(r, engines.List, "group/id", "List the ids of all groups.", 0, s.listGroups).
+		Returns("key_info: {*: {name, num_member_entities: integer, num_member_groups: integer, num_parent_groups: integer, type}}, keys: [string]")
+	engines.On(r, engines.Read, "group/id/{id}", readGroup, 0, s.readGroupByID).Returns(groupShape)
 	engines.On(r, engines.Update, "group/id/{id}", writeGroup, 0, s.writeGroupByID)
 	engines.On(r, engines.Delete, "group/id/{id}", deleteGroup, 0, s.deleteGroupByID)
-	engines.On(r, engines.List, "group/name", "List the names of all groups.", 0, s.listGroupNames)
-	engines.On(r, engines.Read, "group/name/{name...}", readGroup, 0, s.readGroupByName)
-	engines.On(r, engines.Update, "group/name/{name...}", writeGroup, 0, s.writeGroupByName)
+	engines.On(r, engines.List, "group/name", "List the names of all groups.", 0, s.listGroupNames).Returns("keys: [string]")
+	engines.On(r, engines.Read, "group/name/{name...}", readGroup, 0, s.readGroupByName).Returns(groupShape)
+	engines.On(r, engines.Update, "group/name/{name...}", writeGroup, 0, s.writeGroupByName).Returns("empty; id, name")
 	engines.On(r, engines.Delete, "group/name/{name...}", deleteGroup, 0, s.deleteGroupByName)
 
-	engines.On(r, engines.Update, "group-alias", writeGroupAlias, 0, s.writeGroupAlias)
-	engines.On(r, engines.List, "group-alias/id", "List the ids of all aliases of groups.", 0, s.listGroupAliases)
-	engines.On(r, engines.Read, "group-alias/id/{id}", "Read the alias of a group.", 0, s.readGroupAlias)
-	engines.On(r, engines.Update, "group-alias/id/{id}", writeGroupAlias, 0, s.writeGroupAliasByID)
+	engines.On(r, engines.Update, "group-alias", writeGroupAlias, 0, s.writeGroupAlias).Returns("canonical_id, id")
+	engines.On(r, engines.List, "group-alias/id", "List the ids of all aliases of groups.", 0, s.listGroupAliases).
+		Returns("key_info: {*: {canonical_id, mount_accessor, mount_path, mount_type, name}}, keys: [string]")
+	engines.On(r, engines.Read, "group-alias/id/{id}", "Read the alias of a group.", 0, s.readGroupAlias).Returns(groupAliasShape)
+	engines.On(r, engines.Update, "group-alias/id/{id}", writeGroupAlias, 0, s.writeGroupAliasByID).Returns("canonical_id, id")
 	engines.On(r, engines.Delete, "group-alias/id/{id}", "Delete the alias of a group, and so all memberships that it made.", 0, s.deleteGroupAlias)
 
-	engines.On(r, engines.Update, "lookup/entity", "Find an entity by id, name or alias; 204 if there is none.", 0, s.lookupEntity)
-	engines.On(r, engines.Update, "lookup/group", "Find a group by id, name or alias; 204 if there is none.", 0, s.lookupGroup)
+	engines.On(r, engines.Update, "lookup/entity", "Find an entity by id, name or alias; 204 if there is none.", 0, s.lookupEntity).Returns("empty; " + entityShape)
+	engines.On(r, engines.Update, "lookup/group", "Find a group by id, name or alias; 204 if there is none.", 0, s.lookupGroup).Returns("empty; " + groupShape)
 }
 
 type idIn struct {

@@ -23,10 +23,14 @@ type configIn struct {
 // Routes declares the paths on the router of the identity mounts. What providers read needs no token.
 func (i *Issuer) Routes(r *engines.Router) {
 	const open = engines.Unauthenticated
-	engines.On(r, engines.Read, "oidc/plugins/.well-known/openid-configuration", "Read where the public keys of identity tokens are, as OpenID Connect Discovery has it.", open, i.readDiscovery)
-	engines.On(r, engines.Read, "oidc/plugins/.well-known/keys", "Read the public keys of identity tokens, as a JSON Web Key Set.", open, i.readKeys)
+	engines.On(r, engines.Read, "oidc/plugins/.well-known/openid-configuration", "Read where the public keys of identity tokens are, as OpenID Connect Discovery has it.", open, i.readDiscovery).
+		Returns(`json; id_token_signing_alg_values_supported: [string], issuer, jwks_uri, response_types_supported: [string],
+			subject_types_supported: [string]`)
+	engines.On(r, engines.Read, "oidc/plugins/.well-known/keys", "Read the public keys of identity tokens, as a JSON Web Key Set.", open, i.readKeys).
+		Returns("json; keys: [{alg, e, kid, kty, n, use}]")
 	engines.On(r, engines.Update, "oidc/plugins/rotate", "Replace all keys of identity tokens at once, for instance after one has leaked. Providers that keep the former ones reject tokens until they read the new one.", engines.RootNamespace|engines.Sudo, i.replaceKeys)
-	engines.On(r, engines.Read, "oidc/config", "Read the issuer of identity tokens.", engines.RootNamespace, i.readConfig)
+	engines.On(r, engines.Read, "oidc/config", "Read the issuer of identity tokens.", engines.RootNamespace, i.readConfig).
+		Returns("effective_issuer, issuer")
 	engines.On(r, engines.Update, "oidc/config", "Say by which URL providers reach this server. Tokens of another issuer are rejected by those that trust the former one.", engines.RootNamespace|engines.Strict, i.writeConfig)
 }
 

@@ -14,19 +14,25 @@ func (s *Store) Routes(r *engines.Router) {
 		write   = "Change a TOTP method; secrets that are there keep the form of their codes."
 		enforce = "Create or change an enforcement: which logins need a code of which methods."
 	)
-	engines.On(r, engines.List, "mfa/method", list, 0, s.listMethods)
-	engines.On(r, engines.Read, "mfa/method/{id}", "Read a method.", 0, s.readMethod)
-	engines.On(r, engines.List, "mfa/method/totp", list, 0, s.listMethods)
-	engines.On(r, engines.Update, "mfa/method/totp", "Create a TOTP method.", 0, s.createMethod)
-	engines.On(r, engines.Read, "mfa/method/totp/{id}", "Read a TOTP method.", 0, s.readMethod)
+	engines.On(r, engines.List, "mfa/method", list, 0, s.listMethods).Returns(mfaMethodShape)
+	engines.On(r, engines.Read, "mfa/method/{id}", "Read a method.", 0, s.readMethod).Returns(allMfaMethodShape)
+	engines.On(r, engines.List, "mfa/method/totp", list, 0, s.listMethods).Returns(mfaMethodShape)
+	engines.On(r, engines.Update, "mfa/method/totp", "Create a TOTP method.", 0, s.createMethod).Returns("method_id")
+	engines.On(r, engines.Read, "mfa/method/totp/{id}", "Read a TOTP method.", 0, s.readMethod).Returns(allMfaMethodShape)
 	engines.On(r, engines.Update, "mfa/method/totp/{id}", write, 0, s.updateMethod)
 	engines.On(r, engines.Delete, "mfa/method/totp/{id}", "Delete a TOTP method and its secrets.", 0, s.deleteMethod)
-	engines.On(r, engines.Update, "mfa/method/totp/generate", "Generate the secret of the caller's entity.", 0, s.generateOwn)
-	engines.On(r, engines.Update, "mfa/method/totp/admin-generate", "Generate the secret of an entity.", 0, s.generateFor)
+	engines.On(r, engines.Update, "mfa/method/totp/generate", "Generate the secret of the caller's entity.", 0, s.generateOwn).
+		Returns("empty; barcode, url")
+	engines.On(r, engines.Update, "mfa/method/totp/admin-generate", "Generate the secret of an entity.", 0, s.generateFor).
+		Returns("empty; barcode, url")
 	engines.On(r, engines.Update, "mfa/method/totp/admin-destroy", "Remove the secret of an entity.", 0, s.destroy)
 
-	engines.On(r, engines.List, "mfa/login-enforcement", "List all enforcements.", 0, s.listEnforcements)
-	engines.On(r, engines.Read, "mfa/login-enforcement/{name}", "Read an enforcement.", 0, s.readEnforcement)
+	engines.On(r, engines.List, "mfa/login-enforcement", "List all enforcements.", 0, s.listEnforcements).
+		Returns(`key_info: {*: {auth_method_accessors: [string], auth_method_types: [string], id, identity_entity_ids: [string],
+			identity_group_ids: [string], mfa_method_ids: [string], name, namespace_id, namespace_path}}, keys: [string]`)
+	engines.On(r, engines.Read, "mfa/login-enforcement/{name}", "Read an enforcement.", 0, s.readEnforcement).
+		Returns(`auth_method_accessors: [string], auth_method_types: [string], id, identity_entity_ids: [string], identity_group_ids:
+			[string], mfa_method_ids: [string], name, namespace_id, namespace_path`)
 	engines.On(r, engines.Update, "mfa/login-enforcement/{name}", enforce, 0, s.writeEnforcement)
 	engines.On(r, engines.Delete, "mfa/login-enforcement/{name}", "Delete an enforcement.", 0, s.deleteEnforcement)
 }
@@ -49,7 +55,7 @@ func (s *Store) Validate(r *engines.Router, finish func(ctx context.Context, req
 				return nil, err
 			}
 			return finish(ctx, req, login)
-		})
+		}).Returns("auth;")
 }
 
 const maxPayload = 64 // methods
@@ -74,3 +80,11 @@ func (in *validateIn) codes() (map[string][]string, error) {
 	}
 	return codes, nil
 }
+
+// The shapes of responses that several routes have: see engines.Route.Returns.
+const (
+	allMfaMethodShape = `algorithm, digits: integer, id, issuer, key_size: integer, max_validation_attempts: integer, name,
+		namespace_id, namespace_path, period: integer, qr_size: integer, skew: integer, type`
+	mfaMethodShape = `key_info: {*: {algorithm, digits: integer, id, issuer, key_size: integer, max_validation_attempts: integer, name,
+		namespace_id, namespace_path, period: integer, qr_size: integer, skew: integer, type}}, keys: [string]`
+)

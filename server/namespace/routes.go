@@ -13,19 +13,29 @@ import (
 // Routes declares the namespace paths on the sys router. All paths in them are relative to the namespace of the
 // request.
 func (s *Store) Routes(r *engines.Router) {
-	engines.On(r, engines.Scan, "namespaces/{path...}", "List all namespaces below this one, or below the one at the path.", engines.Active, s.serveScan)
-	engines.On(r, engines.List, "namespaces/{path...}", "List the namespaces right below this one, or below the one at the path.", engines.Active, s.serveList)
-	engines.On(r, engines.Read, "namespaces/{path...}", "Describe a namespace, and how far its deletion has come.", engines.Active, s.serveRead)
-	engines.On(r, engines.Update, "namespaces/{path...}", "Create a namespace. Those it lies in must exist.", 0, s.serveCreate).Exists = s.exists
-	engines.On(r, engines.Patch, "namespaces/{path...}", "Change a namespace's metadata: null removes a key.", 0, s.servePatch)
-	engines.On(r, engines.Delete, "namespaces/{path...}", "Delete a namespace, which must not have child namespaces, with everything in it, in the background.", 0, s.serveDelete)
+	engines.On(r, engines.Scan, "namespaces/{path...}", "List all namespaces below this one, or below the one at the path.", engines.Active, s.serveScan).
+		Returns("keys: [string], key_info: {*: any}")
+	engines.On(r, engines.List, "namespaces/{path...}", "List the namespaces right below this one, or below the one at the path.", engines.Active, s.serveList).
+		Returns("key_info: {*: {custom_metadata: {*: string}, id, locked: boolean, path, tainted: boolean, uuid}}, keys: [string]")
+	engines.On(r, engines.Read, "namespaces/{path...}", "Describe a namespace, and how far its deletion has come.", engines.Active, s.serveRead).
+		Returns(`custom_metadata: {*: string}, id, locked: boolean, path, progress: {failures: integer, namespace, namespaces_left: integer,
+			step}, status, tainted: boolean, uuid`)
+	engines.On(r, engines.Update, "namespaces/{path...}", "Create a namespace. Those it lies in must exist.", 0, s.serveCreate).
+		Returns(namespacesShape).Exists = s.exists
+	engines.On(r, engines.Patch, "namespaces/{path...}", "Change a namespace's metadata: null removes a key.", 0, s.servePatch).
+		Returns(namespacesShape)
+	engines.On(r, engines.Delete, "namespaces/{path...}", "Delete a namespace, which must not have child namespaces, with everything in it, in the background.", 0, s.serveDelete).
+		Returns("empty; status")
 
-	engines.On(r, engines.Update, "namespaces/api-lock/lock", "Lock the namespace of the request: it and all below answer 503 to everything.", engines.Sudo, s.serveLockOwn)
-	engines.On(r, engines.Update, "namespaces/api-lock/lock/{path...}", "Lock a namespace: it and all below answer 503 to everything.", engines.Sudo, s.serveLock)
+	engines.On(r, engines.Update, "namespaces/api-lock/lock", "Lock the namespace of the request: it and all below answer 503 to everything.", engines.Sudo, s.serveLockOwn).
+		Returns("unlock_key")
+	engines.On(r, engines.Update, "namespaces/api-lock/lock/{path...}", "Lock a namespace: it and all below answer 503 to everything.", engines.Sudo, s.serveLock).
+		Returns("unlock_key")
 	engines.On(r, engines.Update, "namespaces/api-lock/unlock", "Unlock the namespace of the request.", engines.Sudo, s.serveUnlockOwn)
 	engines.On(r, engines.Update, "namespaces/api-lock/unlock/{path...}", "Unlock a namespace.", engines.Sudo, s.serveUnlock)
 
-	engines.On(r, engines.Read, "internal/ui/namespaces", "List the namespaces below this one in which the caller may do anything.", engines.AnyToken, s.serveVisible)
+	engines.On(r, engines.Read, "internal/ui/namespaces", "List the namespaces below this one in which the caller may do anything.", engines.AnyToken, s.serveVisible).
+		Returns("keys: [string]")
 }
 
 type none struct{}
@@ -253,3 +263,8 @@ func (s *Store) mayEnter(ctx context.Context, c engines.Caller, n *Namespace, pa
 	}
 	return s.opts.Access.MayEnter(ctx, c, n)
 }
+
+// The shapes of responses that several routes have: see engines.Route.Returns.
+const (
+	namespacesShape = "custom_metadata: {*: string}, id, locked: boolean, path, tainted: boolean, uuid"
+)

@@ -92,11 +92,11 @@ func (s *Store) set(ctx context.Context, ns, name, text, source string) error {
 
 // Routes declares the password policies' paths on the sys router.
 func Routes(r *engines.Router, s *Store) {
-	engines.On(r, engines.List, "policies/password", "List the names of the password policies.", 0, s.list)
-	engines.On(r, engines.Read, "policies/password/{name}", "Read a password policy.", 0, s.read)
+	engines.On(r, engines.List, "policies/password", "List the names of the password policies.", 0, s.list).Returns("keys: [string]")
+	engines.On(r, engines.Read, "policies/password/{name}", "Read a password policy.", 0, s.read).Returns("entropy_source, policy")
 	engines.On(r, engines.Delete, "policies/password/{name}", "Delete a password policy.", 0, s.remove)
 	engines.On(r, engines.Update, "policies/password/{name}", "Write a password policy, whatever was there.", 0, s.write).Exists = s.exists
-	engines.On(r, engines.Read, "policies/password/{name}/generate", "Make a password as a policy says.", 0, s.generate)
+	engines.On(r, engines.Read, "policies/password/{name}/generate", "Make a password as a policy says.", 0, s.generate).Returns("password")
 }
 
 type listInput struct {

@@ -14,17 +14,20 @@ import (
 // Routes declares the paths of the catalogue.
 func (h *Host) Routes(r *engines.Router) {
 	const operator = engines.Sudo | engines.RootNamespace
-	engines.On(r, engines.Read, "plugins/catalog", "List all plugins, with versions.", operator, h.list)
-	engines.On(r, engines.List, "plugins/catalog/{type}", "List the names of plugins of a type.", operator, h.names)
-	engines.On(r, engines.Read, "plugins/catalog/{type}/{name}", "Read a plugin.", operator, h.read)
+	engines.On(r, engines.Read, "plugins/catalog", "List all plugins, with versions.", operator, h.list).Returns("*: any")
+	engines.On(r, engines.List, "plugins/catalog/{type}", "List the names of plugins of a type.", operator, h.names).
+		Returns("keys: [string]")
+	engines.On(r, engines.Read, "plugins/catalog/{type}/{name}", "Read a plugin.", operator, h.read).Returns("*: any")
 	engines.On(r, engines.Update, "plugins/catalog/{type}/{name}", "Register a plugin.", operator|engines.Strict, h.register)
 	engines.On(r, engines.Delete, "plugins/catalog/{type}/{name}", "Remove a plugin from the catalogue. Mounts of it stop working.", operator, h.remove)
-	engines.On(r, engines.Read, "plugins/pins", "List the pinned versions.", operator, h.pins)
-	engines.On(r, engines.Read, "plugins/pins/{type}/{name}", "Read the pinned version of a plugin.", operator, h.readPin)
+	engines.On(r, engines.Read, "plugins/pins", "List the pinned versions.", operator, h.pins).Returns("*: any")
+	engines.On(r, engines.Read, "plugins/pins/{type}/{name}", "Read the pinned version of a plugin.", operator, h.readPin).Returns("*: any")
 	engines.On(r, engines.Update, "plugins/pins/{type}/{name}", "Pin the version that mounts use which name none.", operator|engines.Strict, h.pin)
 	engines.On(r, engines.Delete, "plugins/pins/{type}/{name}", "Remove a pin.", operator, h.unpin)
-	engines.On(r, engines.Update, "plugins/reload/{type}/{name}", "Start the processes of a plugin again.", operator|engines.Strict, h.reload)
-	engines.On(r, engines.Update, "plugins/reload/backend", "Start the processes of a plugin, or of mounts, again.", operator|engines.Strict, h.reloadBackend)
+	engines.On(r, engines.Update, "plugins/reload/{type}/{name}", "Start the processes of a plugin again.", operator|engines.Strict, h.reload).
+		Returns("*: any")
+	engines.On(r, engines.Update, "plugins/reload/backend", "Start the processes of a plugin, or of mounts, again.", operator|engines.Strict, h.reloadBackend).
+		Returns("*: any")
 }
 
 type none struct{}

@@ -13,22 +13,29 @@ import (
 // Routes declares the quotas paths on the sys router.
 func (q *Quotas) Routes(r *engines.Router) {
 	const flags = engines.RootNamespace
-	engines.On(r, engines.List, "quotas", "List the types of quotas.", flags, q.serveTypes)
-	engines.On(r, engines.Read, "quotas/config", "Read what concerns all quotas.", flags, q.serveConfig)
+	engines.On(r, engines.List, "quotas", "List the types of quotas.", flags, q.serveTypes).Returns("keys: [string]")
+	engines.On(r, engines.Read, "quotas/config", "Read what concerns all quotas.", flags, q.serveConfig).
+		Returns(`absolute_rate_limit_exempt_paths: [string], enable_rate_limit_audit_logging: boolean, enable_rate_limit_response_headers:
+			boolean, rate_limit_exempt_paths: [string]`)
 	engines.On(r, engines.Update, "quotas/config", "Change what concerns all quotas. Fields that are not given stay.", flags, q.serveConfigure)
 
-	engines.On(r, engines.List, "quotas/rate-limit", "List the rate limits.", flags, q.serveList(RateLimit))
-	engines.On(r, engines.Read, "quotas/rate-limit/{name}", "Read a rate limit.", flags, q.serveRate)
+	engines.On(r, engines.List, "quotas/rate-limit", "List the rate limits.", flags, q.serveList(RateLimit)).Returns("keys: [string]")
+	engines.On(r, engines.Read, "quotas/rate-limit/{name}", "Read a rate limit.", flags, q.serveRate).
+		Returns("block_interval: integer, group_by, inheritable: boolean, interval: integer, name, path, rate: number, role, type")
 	engines.On(r, engines.Update, "quotas/rate-limit/{name}", "Write a rate limit, whatever was there.", flags, q.serveSetRate)
 	engines.On(r, engines.Delete, "quotas/rate-limit/{name}", "Delete a rate limit.", flags, q.serveDelete(RateLimit))
 
-	engines.On(r, engines.List, "quotas/lease-count", "List the limits of leases.", flags, q.serveList(LeaseCount))
-	engines.On(r, engines.Read, "quotas/lease-count/{name}", "Read a limit of leases.", flags, q.serveLeases)
+	engines.On(r, engines.List, "quotas/lease-count", "List the limits of leases.", flags, q.serveList(LeaseCount)).
+		Returns("keys: [string]")
+	engines.On(r, engines.Read, "quotas/lease-count/{name}", "Read a limit of leases.", flags, q.serveLeases).
+		Returns("inheritable: boolean, max_leases: integer, name, path, role, type")
 	engines.On(r, engines.Update, "quotas/lease-count/{name}", "Write a limit of leases, whatever was there.", flags, q.serveSetLeases)
 	engines.On(r, engines.Delete, "quotas/lease-count/{name}", "Delete a limit of leases.", flags, q.serveDelete(LeaseCount))
 
-	engines.On(r, engines.List, "quotas/storage", "List the limits of what is stored.", flags, q.serveList(Storage))
-	engines.On(r, engines.Read, "quotas/storage/{name}", "Read a limit of what is stored.", flags, q.serveStorage)
+	engines.On(r, engines.List, "quotas/storage", "List the limits of what is stored.", flags, q.serveList(Storage)).
+		Returns("keys: [string]")
+	engines.On(r, engines.Read, "quotas/storage/{name}", "Read a limit of what is stored.", flags, q.serveStorage).
+		Returns("inheritable: boolean, max_bytes: integer, name, path, type")
 	engines.On(r, engines.Update, "quotas/storage/{name}", "Write a limit of what is stored, whatever was there.", flags, q.serveSetStorage)
 	engines.On(r, engines.Delete, "quotas/storage/{name}", "Delete a limit of what is stored.", flags, q.serveDelete(Storage))
 }

@@ -19,11 +19,17 @@ const mask = "*****"
 func (s *Scheduler) Routes(r *engines.Router) {
 	const flags = engines.Sudo | engines.Active | engines.RootNamespace | engines.ClusterLocal
 	const configs = "storage/raft/snapshot-auto/config"
-	engines.On(r, engines.List, configs, "List the schedules of snapshots.", flags, s.list)
-	engines.On(r, engines.Read, configs+"/{name}", "Read a schedule of snapshots. Secrets are masked.", flags, s.read)
+	engines.On(r, engines.List, configs, "List the schedules of snapshots.", flags, s.list).Returns("keys: [string]")
+	engines.On(r, engines.Read, configs+"/{name}", "Read a schedule of snapshots. Secrets are masked.", flags, s.read).
+		Returns(`aws_access_key_id, aws_s3_bucket, aws_s3_disable_tls: boolean, aws_s3_enable_kms: boolean, aws_s3_endpoint,
+			aws_s3_force_path_style: boolean, aws_s3_kms_key, aws_s3_region, aws_s3_server_side_encryption: boolean,
+			aws_secret_access_key, aws_session_token, file_prefix, interval: integer, local_max_space: integer, name, path_prefix,
+			retain: integer, storage_type`)
 	engines.On(r, engines.Update, configs+"/{name}", "Write a schedule of snapshots. Of one that exists, fields that are not given stay.", flags, s.write)
 	engines.On(r, engines.Delete, configs+"/{name}", "Delete a schedule of snapshots. The snapshots stay.", flags, s.delete)
-	engines.On(r, engines.Read, "storage/raft/snapshot-auto/status/{name}", "Tell how a schedule of snapshots is doing.", flags, s.readStatus)
+	engines.On(r, engines.Read, "storage/raft/snapshot-auto/status/{name}", "Tell how a schedule of snapshots is doing.", flags, s.readStatus).
+		Returns(`consecutive_errors: integer, last_snapshot_bytes: integer, last_snapshot_end, last_snapshot_error, last_snapshot_start,
+			last_snapshot_url, last_success, next_snapshot_start, snapshot_start, snapshot_url`)
 }
 
 type noInput struct{}

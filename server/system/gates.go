@@ -19,20 +19,29 @@ var (
 func (s *System) gatePaths() {
 	r := s.router
 	const anybody = engines.Unauthenticated
-	engines.On(r, engines.Read, "license/features", "List the features of the family that this server has.", anybody, fixed(both(map[string]any{"features": features})))
-	engines.On(r, engines.Read, "license/status", "Describe the licence: there is none, and none is needed.", 0, licenseStatus)
-	engines.On(r, engines.Read, "activation-flags", "List the features that are activated: all.", anybody, fixed(activationFlags()))
-	engines.On(r, engines.Update, "activation-flags/{name}/activate", "Activate a feature: it is already.", engines.RootNamespace, activate)
+	engines.On(r, engines.Read, "license/features", "List the features of the family that this server has.", anybody, fixed(both(map[string]any{"features": features}))).
+		Returns("top; features: [string]")
+	engines.On(r, engines.Read, "license/status", "Describe the licence: there is none, and none is needed.", 0, licenseStatus).
+		Returns(`autoloaded: {customer_id, expiration_time, features: [string], installation_id, license_id, performance_standby_count:
+			integer, start_time, terminated: boolean, termination_time}, autoloading_used: boolean, persisted_autoload: any`)
+	engines.On(r, engines.Read, "activation-flags", "List the features that are activated: all.", anybody, fixed(activationFlags())).
+		Returns(activationFlagsShape)
+	engines.On(r, engines.Update, "activation-flags/{name}/activate", "Activate a feature: it is already.", engines.RootNamespace, activate).
+		Returns(activationFlagsShape)
 
-	engines.On(r, engines.Read, "internal/ui/version", "Tell the version, for the web UI.", engines.AnyToken, s.uiVersion)
-	engines.On(r, engines.Read, "internal/ui/feature-flags", "List the flags that the web UI looks at.", anybody, featureFlags)
+	engines.On(r, engines.Read, "internal/ui/version", "Tell the version, for the web UI.", engines.AnyToken, s.uiVersion).
+		Returns("coffer_version, version")
+	engines.On(r, engines.Read, "internal/ui/feature-flags", "List the flags that the web UI looks at.", anybody, featureFlags).
+		Returns("json; feature_flags: [string]")
 	engines.On(r, engines.Read, "internal/ui/default-auth-methods", "Tell which auth methods the web UI offers first.", anybody, fixed(&engines.Response{Data: map[string]any{
 		"default_auth_type": "", "backup_auth_types": []string{}, "disable_inheritance": false,
-	}}))
+	}})).Returns("backup_auth_types: [string], default_auth_type, disable_inheritance: boolean")
 	none := &engines.Response{Data: map[string]any{"keys": []string{}, "key_info": map[string]any{}}}
 	for _, op := range []engines.Operation{engines.Read, engines.List} {
-		engines.On(r, op, "internal/ui/unauthenticated-messages", "List the messages to show before the login.", anybody, fixed(none))
-		engines.On(r, op, "internal/ui/authenticated-messages", "List the messages to show after the login.", engines.AnyToken, fixed(none))
+		engines.On(r, op, "internal/ui/unauthenticated-messages", "List the messages to show before the login.", anybody, fixed(none)).
+			Returns("key_info: {*: any}, keys: [string]")
+		engines.On(r, op, "internal/ui/authenticated-messages", "List the messages to show after the login.", engines.AnyToken, fixed(none)).
+			Returns("key_info: {*: any}, keys: [string]")
 	}
 }
 
@@ -82,3 +91,8 @@ func (s *System) uiVersion(context.Context, *engines.Request, *none) (*engines.R
 func featureFlags(context.Context, *engines.Request, *none) (*engines.Response, error) {
 	return plain(0, map[string]any{"feature_flags": []string{}})
 }
+
+// The shapes of responses that several routes have: see engines.Route.Returns.
+const (
+	activationFlagsShape = "activated: [string], unactivated: [string]"
+)

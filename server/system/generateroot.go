@@ -10,10 +10,12 @@ import (
 func (s *System) generateRootPaths() {
 	r := s.router
 	for prefix, flags := range map[string]engines.Flags{"generate-root/": byShares, "generate-root-token/": bySudo} {
-		engines.On(r, engines.Read, prefix+"attempt", "Report how far the generation of a root token is.", flags, s.rootStatus)
-		engines.On(r, engines.Update, prefix+"attempt", "Begin to generate a root token.", flags, s.startRoot)
+		engines.On(r, engines.Read, prefix+"attempt", "Report how far the generation of a root token is.", flags, s.rootStatus).
+			Returns(attemptShape)
+		engines.On(r, engines.Update, prefix+"attempt", "Begin to generate a root token.", flags, s.startRoot).Returns(attemptShape)
 		engines.On(r, engines.Delete, prefix+"attempt", "Cancel the generation of a root token.", flags, s.cancelRoot)
-		engines.On(r, engines.Update, prefix+"update", "Give one key share. The last one that is needed answers the root token, hidden by the one-time password.", flags, s.generateRoot)
+		engines.On(r, engines.Update, prefix+"update", "Give one key share. The last one that is needed answers the root token, hidden by the one-time password.", flags, s.generateRoot).
+			Returns(attemptShape)
 	}
 }
 
@@ -54,3 +56,9 @@ func rootAnswer(st ceremony.RootStatus, err error) (*engines.Response, error) {
 		"otp": st.OTP.Reveal(), "otp_length": ceremony.OTPLength,
 	}), nil
 }
+
+// The shapes of responses that several routes have: see engines.Route.Returns.
+const (
+	attemptShape = `top; complete: boolean, encoded_root_token, encoded_token, nonce, otp, otp_length: integer, pgp_fingerprint,
+		progress: integer, required: integer, started: boolean`
+)

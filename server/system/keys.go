@@ -10,12 +10,14 @@ import (
 
 func (s *System) keyPaths() {
 	r := s.router
-	engines.On(r, engines.Read, "key-status", "Describe the active encryption key.", engines.RootNamespace, s.keyStatus)
+	engines.On(r, engines.Read, "key-status", "Describe the active encryption key.", engines.RootNamespace, s.keyStatus).
+		Returns("top; encryptions: integer, install_time, term: integer")
 	for _, pattern := range []string{"rotate", "rotate/keyring"} {
 		engines.On(r, engines.Update, pattern, "Add an encryption key and use it from now on. What older keys encrypted stays readable.", engines.Sudo|engines.RootNamespace, s.rotate)
 	}
 	for _, pattern := range []string{"rotate/config", "rotate/keyring/config"} {
-		engines.On(r, engines.Read, pattern, "Read the rule by which the encryption key is replaced.", engines.Sudo|engines.RootNamespace, s.readRotation)
+		engines.On(r, engines.Read, pattern, "Read the rule by which the encryption key is replaced.", engines.Sudo|engines.RootNamespace, s.readRotation).
+			Returns("top; enabled: boolean, interval: any, max_operations: integer")
 		engines.On(r, engines.Update, pattern, "Change the rule by which the encryption key is replaced.", engines.Sudo|engines.RootNamespace, s.writeRotation)
 	}
 }

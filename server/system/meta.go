@@ -21,7 +21,8 @@ func (s *System) metaPaths() {
 	if s.opts.UnauthenticatedMetrics {
 		metrics |= engines.Unauthenticated
 	}
-	engines.On(r, engines.Read, "metrics", "The metrics of this node, for Prometheus or as JSON.", metrics, s.metrics)
+	engines.On(r, engines.Read, "metrics", "The metrics of this node, for Prometheus or as JSON.", metrics, s.metrics).
+		Returns("json; *: any")
 }
 
 // How many engines are asked at a time for the documents that only they have, and how long for all of them.

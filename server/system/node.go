@@ -21,14 +21,29 @@ const open = engines.Unauthenticated | engines.WorksSealed | engines.AnyNode | e
 
 func (s *System) nodePaths() {
 	r := s.router
-	engines.On(r, engines.Read, "init", "Report whether the node belongs to an initialized cluster.", open, s.readInit)
-	engines.On(r, engines.Update, "init", "Initialize a new cluster. The unseal keys and the root token are answered once and never again.", open, s.writeInit)
-	engines.On(r, engines.Read, "seal-status", "Report the state of this node's seal.", open, s.readSealStatus)
-	engines.On(r, engines.Update, "unseal", "Give one unseal key, or reset the attempt.", open, s.unseal)
+	engines.On(r, engines.Read, "init", "Report whether the node belongs to an initialized cluster.", open, s.readInit).
+		Returns("json; initialized: boolean")
+	engines.On(r, engines.Update, "init", "Initialize a new cluster. The unseal keys and the root token are answered once and never again.", open, s.writeInit).
+		Returns("json; keys: [string], keys_base64: [string], recovery_keys: [string], recovery_keys_base64: [string], root_token")
+	engines.On(r, engines.Read, "seal-status", "Report the state of this node's seal.", open, s.readSealStatus).
+		Returns(`json; build_date, cluster_id, cluster_name, coffer_version, initialized: boolean, joining: {join_error, leader_addresses:
+			[string]}, migration: boolean, n: integer, nonce, progress: integer, recovery_seal: boolean, recovery_seal_type, sealed:
+			boolean, storage_type, t: integer, type, version`)
+	engines.On(r, engines.Update, "unseal", "Give one unseal key, or reset the attempt.", open, s.unseal).
+		Returns(`json; build_date, cluster_id, cluster_name, coffer_version, initialized: boolean, migration: boolean, n: integer, nonce,
+			progress: integer, recovery_seal: boolean, recovery_seal_type, sealed: boolean, storage_type, t: integer, type, version`)
 	engines.On(r, engines.Update, "seal", "Seal this node: it forgets its keys and leaves the cluster until it is unsealed.", engines.Sudo|engines.AnyNode|engines.RootNamespace, s.seal)
-	engines.On(r, engines.Read, "health", "Report this node's health by status code. Every code can be overridden.", open, s.health)
-	engines.On(r, engines.Read, "leader", "Report who is the active node.", open, s.leader)
-	engines.On(r, engines.Read, "ha-status", "List the cluster's nodes.", engines.Active|engines.RootNamespace, s.haStatus)
+	engines.On(r, engines.Read, "health", "Report this node's health by status code. Every code can be overridden.", open, s.health).
+		Returns(`json; clock_skew_ms: integer, cluster_id, cluster_name, coffer_version, disk, echo_duration_ms: integer, enterprise: boolean,
+			ha_connection_healthy: boolean, initialized: boolean, last_wal: integer, performance_standby: boolean, removed_from_cluster:
+			boolean, replication_dr_mode, replication_performance_mode, replication_primary_canary_age_ms: integer, sealed: boolean,
+			server_time_utc: integer, standby: boolean, standby_behind_ms: integer?, standby_error, version`)
+	engines.On(r, engines.Read, "leader", "Report who is the active node.", open, s.leader).
+		Returns(`json; active_time, ha_enabled: boolean, is_self: boolean, leader_address, leader_cluster_address, performance_standby:
+			boolean, performance_standby_last_remote_wal: integer, raft_applied_index: integer, raft_committed_index: integer`)
+	engines.On(r, engines.Read, "ha-status", "List the cluster's nodes.", engines.Active|engines.RootNamespace, s.haStatus).
+		Returns(`top; nodes: [{active_node: boolean, api_address, cluster_address, disk, healthy: boolean, hostname, last_echo: string?,
+			node_id, version, voter: boolean}]`)
 	engines.On(r, engines.Update, "step-down", "Make the active node hand over to another node.", engines.Sudo|engines.Active|engines.RootNamespace, s.stepDown)
 }
 

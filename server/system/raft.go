@@ -24,19 +24,32 @@ var autopilotKey = storage.NewKey(storage.Local, "sys", "raft/autopilot")
 func (s *System) raftPaths() {
 	r := s.router
 	const operator = engines.Active | engines.RootNamespace
-	engines.On(r, engines.Read, "storage/raft/configuration", "List the members of the Raft cluster.", operator, s.raftConfiguration)
-	engines.On(r, engines.Update, "storage/raft/join", "Make this node join the cluster of another one.", open, s.raftJoin)
-	engines.On(r, engines.Update, "storage/raft/bootstrap/challenge", "First step of a join, called by the joining node.", engines.Unauthenticated|operator, s.raftChallenge)
-	engines.On(r, engines.Update, "storage/raft/bootstrap/answer", "Second step of a join, called by the joining node.", engines.Unauthenticated|operator, s.raftAnswer)
+	engines.On(r, engines.Read, "storage/raft/configuration", "List the members of the Raft cluster.", operator, s.raftConfiguration).
+		Returns("config: {index: integer, servers: [{*: any}]}")
+	engines.On(r, engines.Update, "storage/raft/join", "Make this node join the cluster of another one.", open, s.raftJoin).
+		Returns("json; joined: boolean")
+	engines.On(r, engines.Update, "storage/raft/bootstrap/challenge", "First step of a join, called by the joining node.", engines.Unauthenticated|operator, s.raftChallenge).
+		Returns(`challenge, seal_config: {created, key_id, recovery_shares: integer, recovery_threshold: integer, secret_shares: integer,
+			secret_threshold: integer, type, version: integer}`)
+	engines.On(r, engines.Update, "storage/raft/bootstrap/answer", "Second step of a join, called by the joining node.", engines.Unauthenticated|operator, s.raftAnswer).
+		Returns("grant")
 	engines.On(r, engines.Update, "storage/raft/remove-peer", "Remove a node from the cluster.", engines.Sudo|operator, s.raftRemovePeer)
 	engines.On(r, engines.Update, "storage/raft/promote", "Give a node its vote.", engines.Sudo|operator, s.raftPromote)
 	engines.On(r, engines.Update, "storage/raft/demote", "Take a node's vote; it keeps the data and serves reads.", engines.Sudo|operator, s.raftDemote)
-	engines.On(r, engines.Read, "storage/raft/certificates", "Report when the certificates of the cluster port end.", operator, s.raftCertificates)
+	engines.On(r, engines.Read, "storage/raft/certificates", "Report when the certificates of the cluster port end.", operator, s.raftCertificates).
+		Returns(`ca_expiration, generation: integer, nodes: {n1: {current_ca: boolean, expiration}, n2: {current_ca: boolean, expiration}, n3:
+			{current_ca: boolean, expiration}, n4: {current_ca: boolean, expiration}}`)
 	engines.On(r, engines.Update, "storage/raft/rotate-ca", "Replace the CA of the cluster port and every node's certificate.", engines.Sudo|operator, s.raftRotateCA)
-	engines.On(r, engines.Read, "storage/raft/autopilot/configuration", "Read the configuration of the automatic care of membership.", operator, s.readAutopilot)
+	engines.On(r, engines.Read, "storage/raft/autopilot/configuration", "Read the configuration of the automatic care of membership.", operator, s.readAutopilot).
+		Returns(`cleanup_dead_servers: boolean, dead_server_last_contact_threshold, disable_upgrade_migration: boolean,
+			last_contact_threshold, max_trailing_logs: integer, min_quorum: integer, server_stabilization_time`)
 	engines.On(r, engines.Update, "storage/raft/autopilot/configuration", "Change the configuration of the automatic care of membership.", engines.Sudo|operator, s.writeAutopilot)
-	engines.On(r, engines.Read, "storage/raft/autopilot/state", "Report the health of every node.", operator, s.autopilotState)
-	engines.On(r, engines.Read, "storage/raft/snapshot", "Stream a snapshot of all data, encrypted as stored.", engines.Sudo|operator, s.takeSnapshot)
+	engines.On(r, engines.Read, "storage/raft/autopilot/state", "Report the health of every node.", operator, s.autopilotState).
+		Returns(`failure_tolerance: integer, healthy: boolean, leader, non_voters: [string], optimistic_failure_tolerance: integer, servers:
+			{*: {address, behind, disk, healthy: boolean, id, last_contact, last_index: integer, last_term: integer, name, node_status,
+			node_type, stable_since, status, version}}, voters: [string]`)
+	engines.On(r, engines.Read, "storage/raft/snapshot", "Stream a snapshot of all data, encrypted as stored.", engines.Sudo|operator, s.takeSnapshot).
+		Returns("application/gzip;")
 	engines.On(r, engines.Update, "storage/raft/snapshot", "Replace all data by a snapshot of this cluster.", engines.Sudo|operator|engines.RawBody, s.restoreSnapshot(false))
 	engines.On(r, engines.Update, "storage/raft/snapshot-force", "Replace all data by a snapshot, also of another cluster.", engines.Sudo|operator|engines.RawBody, s.restoreSnapshot(true))
 }

@@ -38,12 +38,16 @@ func (s *System) rekeyPaths() {
 		k := rekeying{s, p.target, !p.flags.Has(engines.Ceremony)}
 		r := s.router
 		keys := string(p.target) + " keys"
-		engines.On(r, engines.Read, p.prefix+"init", "Report how far the change of the "+keys+" is.", p.flags, k.status)
-		engines.On(r, engines.Update, p.prefix+"init", "Begin to change the "+keys+".", p.flags, k.start)
+		engines.On(r, engines.Read, p.prefix+"init", "Report how far the change of the "+keys+" is.", p.flags, k.status).Returns(initShape)
+		engines.On(r, engines.Update, p.prefix+"init", "Begin to change the "+keys+".", p.flags, k.start).Returns(initShape)
 		engines.On(r, engines.Delete, p.prefix+"init", "Cancel the change of the "+keys+".", p.flags, k.cancel)
-		engines.On(r, engines.Update, p.prefix+"update", "Give one share of the present "+keys+". The last one that is needed answers the new shares, once.", p.flags, k.update)
-		engines.On(r, engines.Read, p.prefix+"verify", "Report how far the verification of the new "+keys+" is.", p.flags, k.verifyStatus)
-		engines.On(r, engines.Update, p.prefix+"verify", "Give one share of the new "+keys+". With the last one that is needed they take effect.", p.flags, k.verify)
+		engines.On(r, engines.Update, p.prefix+"update", "Give one share of the present "+keys+". The last one that is needed answers the new shares, once.", p.flags, k.update).
+			Returns(`top; backup: boolean, complete: boolean, keys: [string], keys_base64: [string], n: integer, nonce, pgp_fingerprints: any,
+				progress: integer, required: integer, started: boolean, t: integer, verification_nonce, verification_required: boolean`)
+		engines.On(r, engines.Read, p.prefix+"verify", "Report how far the verification of the new "+keys+" is.", p.flags, k.verifyStatus).
+			Returns(verifyShape)
+		engines.On(r, engines.Update, p.prefix+"verify", "Give one share of the new "+keys+". With the last one that is needed they take effect.", p.flags, k.verify).
+			Returns(verifyShape)
 		engines.On(r, engines.Delete, p.prefix+"verify", "Start the verification of the new "+keys+" again.", p.flags, k.restartVerify)
 	}
 }
@@ -179,3 +183,10 @@ func verified(st ceremony.RekeyStatus, err error) (*engines.Response, error) {
 		"progress": st.VerifyProgress, "complete": st.Complete,
 	}), st), nil
 }
+
+// The shapes of responses that several routes have: see engines.Route.Returns.
+const (
+	initShape = `top; backup: boolean, complete: boolean, n: integer, nonce, pgp_fingerprints: any, progress: integer, required:
+		integer, started: boolean, t: integer, verification_nonce, verification_required: boolean`
+	verifyShape = "top; complete: boolean, n: integer, nonce, progress: integer, started: boolean, t: integer"
+)

@@ -24,10 +24,11 @@ const maxRandomBytes = 128 << 10
 func (s *System) toolPaths() {
 	r := s.router
 	for _, path := range []string{"tools/random", "tools/random/{of}", "tools/random/{of}/{count}"} {
-		engines.On(r, engines.Update, path, "Return random bytes. The path may name the source and the number of bytes.", 0, random)
+		engines.On(r, engines.Update, path, "Return random bytes. The path may name the source and the number of bytes.", 0, random).
+			Returns("random_bytes")
 	}
 	for _, path := range []string{"tools/hash", "tools/hash/{name}"} {
-		engines.On(r, engines.Update, path, "Return the hash of an input.", 0, hashOf)
+		engines.On(r, engines.Update, path, "Return the hash of an input.", 0, hashOf).Returns("sum")
 	}
 }
 

@@ -11,10 +11,14 @@ import (
 // Routes declares the wrapping paths on the sys router.
 func (s *Store) Routes(r *engines.Router) {
 	const local = engines.ClusterLocal
-	engines.On(r, engines.Update, "wrapping/wrap", "Wrap the fields of the request. The header X-Vault-Wrap-TTL says for how long.", local, s.wrap)
-	engines.On(r, engines.Read, "wrapping/lookup", "Describe a wrapping token without using it.", local|engines.Unauthenticated|engines.Active, s.describe)
-	engines.On(r, engines.Update, "wrapping/lookup", "Describe a wrapping token without using it.", local|engines.Unauthenticated, s.describe)
-	engines.On(r, engines.Update, "wrapping/unwrap", "Take the response out of a wrapping token, which is gone then.", local, s.unwrap)
+	engines.On(r, engines.Update, "wrapping/wrap", "Wrap the fields of the request. The header X-Vault-Wrap-TTL says for how long.", local, s.wrap).
+		Returns("*: any")
+	engines.On(r, engines.Read, "wrapping/lookup", "Describe a wrapping token without using it.", local|engines.Unauthenticated|engines.Active, s.describe).
+		Returns(wrappingLookupShape)
+	engines.On(r, engines.Update, "wrapping/lookup", "Describe a wrapping token without using it.", local|engines.Unauthenticated, s.describe).
+		Returns(wrappingLookupShape)
+	engines.On(r, engines.Update, "wrapping/unwrap", "Take the response out of a wrapping token, which is gone then.", local, s.unwrap).
+		Returns("auth empty; *: any")
 	engines.On(r, engines.Update, "wrapping/rewrap", "Move the response into a new wrapping token with the same lifetime.", local, s.rewrap)
 }
 
@@ -82,3 +86,8 @@ func (s *Store) rewrap(ctx context.Context, req *engines.Request, in *tokenInput
 	}
 	return &engines.Response{Wrap: info}, nil
 }
+
+// The shapes of responses that several routes have: see engines.Route.Returns.
+const (
+	wrappingLookupShape = "creation_path, creation_time, creation_ttl: integer"
+)

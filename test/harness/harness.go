@@ -15,6 +15,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/coffer-project/coffer/test/harness/described"
 )
 
 // TB is what the harness needs of a testing.TB, so that programs can use it too.
@@ -57,6 +59,8 @@ type Options struct {
 	Files int
 	// Binary is what the nodes run, "" for Binary; see Previous.
 	Binary string
+	// Described compares each response to the nodes' clients with the server's OpenAPI document.
+	Described bool
 	// Plain turns TLS off.
 	Plain bool
 	// ReadyIn bounds the wait for a started node or cluster; 0 means 60 s.
@@ -75,6 +79,7 @@ type Cluster struct {
 	opts  Options
 	dir   string
 	certs *authority
+	docs  described.Cluster
 	seal  string
 
 	operator string // password of AddOperator's user

@@ -42,14 +42,26 @@ func (a Answer) Errors() []string {
 // the standard one takes most of the time of a connection. The libraries that tests use as applications do make the standard choice.
 var Curves = []tls.CurveID{tls.CurveP256}
 
+// Described returns a transport that compares responses with the document, if the options of the cluster say so.
+func (c *Cluster) Described(next http.RoundTripper) http.RoundTripper {
+	if !c.opts.Described {
+		return next
+	}
+	c.docs.Token, c.docs.Errorf = func() string { return c.RootToken }, c.t.Errorf
+	return c.docs.Transport(next)
+}
+
+// Compared returns how many operations have had a response that is as their description says.
+func (c *Cluster) Compared() int { return c.docs.Compared() }
+
 func (c *Cluster) httpClient() *http.Client {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(c.certs.pem)
 	return &http.Client{
-		Transport: &http.Transport{
+		Transport: c.Described(&http.Transport{
 			TLSClientConfig: &tls.Config{RootCAs: pool, CurvePreferences: Curves}, ForceAttemptHTTP2: false,
 			MaxIdleConnsPerHost: 128, IdleConnTimeout: time.Minute,
-		},
+		}),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 }
@@ -157,6 +169,7 @@ func (n *Node) Client(token string) *api.Client {
 	if err := config.ConfigureTLS(&api.TLSConfig{CACert: n.c.CAFile}); err != nil {
 		n.c.t.Fatalf("%v", err)
 	}
+	config.HttpClient.Transport = n.c.Described(config.HttpClient.Transport)
 	client, err := api.NewClient(config)
 	if err != nil {
 		n.c.t.Fatalf("%v", err)

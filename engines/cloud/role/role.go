@@ -184,8 +184,12 @@ type rolesIn struct {
 
 // Routes declares the paths of roles.
 func Routes(r *engines.Router) {
-	engines.On(r, engines.List, "roles", "List the roles.", 0, listRoles)
-	engines.On(r, engines.Read, "roles/{name}", "Read a role.", 0, readRole)
+	engines.On(r, engines.List, "roles", "List the roles.", 0, listRoles).Returns("keys: [string]")
+	engines.On(r, engines.Read, "roles/{name}", "Read a role.", 0, readRole).
+		Returns(`assume_role_arns: [string], credential_type, credential_types: [string], default_sts_ttl: integer, external_id, iam_groups:
+			[string], iam_tags: {*: string}, invalid_data, max_sts_ttl: integer, max_users: integer, mfa_serial_number,
+			permissions_boundary_arn, policy_arns: [string], policy_document, role_arns: [string], session_name, session_tags: {*:
+			string}, source_identity, user_path, wait_until_valid: integer`)
 	engines.On(r, engines.Update, "roles/{name}", "Create a role, or change what is given.", engines.Strict, writeRole).Exists = roleExists
 	engines.On(r, engines.Delete, "roles/{name}", "Delete a role. Credentials that it issued live on until they expire.", 0, deleteRole)
 }

@@ -108,7 +108,11 @@ func Routes(r *engines.Router, more func(context.Context, engines.Getter) (map[s
 	read := func(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
 		return readRoot(ctx, req, more)
 	}
-	engines.On(r, engines.Read, "config/root", "Read the root configuration, without its secret key.", 0, read)
+	engines.On(r, engines.Read, "config/root", "Read the root configuration, without its secret key.", 0, read).
+		Returns(`access_key, disable_automated_rotation: boolean, iam_endpoint, identity_token_audience, identity_token_ttl: integer,
+			key_created_at: string?, max_retries: integer, max_users: integer, next_rotation: string?, region, role_arn,
+			rotation_failures: integer, rotation_last_error, rotation_period: integer, rotation_schedule, rotation_window: integer,
+			sts_endpoint, sts_fallback_endpoints: [string], sts_fallback_regions: [string], sts_region, username_template`)
 	engines.On(r, engines.Update, "config/root", "Configure how the provider is reached. What is left out goes back to its default.", engines.Strict, writeRoot)
 }
 

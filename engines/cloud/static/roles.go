@@ -39,15 +39,25 @@ func New(log *slog.Logger, clients *root.Clients, locks *accesskey.Locks, rotate
 
 // Routes declares the paths of static roles.
 func (roles *Roles) Routes(r *engines.Router) {
-	engines.On(r, engines.List, "static-roles", "List the static roles.", 0, list)
-	engines.On(r, engines.Read, "static-roles/{name}", "Read a static role: its user, and when its key was and will be replaced.", 0, read)
-	engines.On(r, engines.Update, "static-roles/{name}", "Create a static role, with a new key of its user, or change what is given.", engines.Primary, roles.write).Exists = exists
+	engines.On(r, engines.List, "static-roles", "List the static roles.", 0, list).Returns("keys: [string]")
+	engines.On(r, engines.Read, "static-roles/{name}", "Read a static role: its user, and when its key was and will be replaced.", 0, read).
+		Returns(staticRolesShape)
+	engines.On(r, engines.Update, "static-roles/{name}", "Create a static role, with a new key of its user, or change what is given.", engines.Primary, roles.write).
+		Returns(staticRolesShape).Exists = exists
 	engines.On(r, engines.Delete, "static-roles/{name}", "Delete a static role and its key. The user stays.", engines.Primary, roles.remove)
-	engines.On(r, engines.Update, "static-roles/{name}/rotate", "Replace the key of a static role now.", engines.Primary, roles.rotateNow)
-	engines.On(r, engines.Read, "static-creds/{name}", "Read the key of a static role.", 0, readCreds)
+	engines.On(r, engines.Update, "static-roles/{name}/rotate", "Replace the key of a static role now.", engines.Primary, roles.rotateNow).
+		Returns(staticRolesShape)
+	engines.On(r, engines.Read, "static-creds/{name}", "Read the key of a static role.", 0, readCreds).
+		Returns("access_key, expiration, secret_key")
 }
 
 // RotateDue rotates the keys whose time has come, and removes what is left of static roles that are gone.
 func (roles *Roles) RotateDue(ctx context.Context, m engines.Mount) error {
 	return errors.Join(roles.cleanDue(ctx, m), roles.rotateDue(ctx, m))
 }
+
+// The shapes of responses that several routes have: see engines.Route.Returns.
+const (
+	staticRolesShape = `assume_role_arn, assume_role_session_name, external_id, id, key_created_at, last_error, last_rotation, name,
+		next_rotation, rotation_failures: integer, rotation_period: integer, single_key: boolean, username`
+)

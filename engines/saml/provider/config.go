@@ -105,11 +105,16 @@ type none struct{}
 
 // Routes declares the paths of the configuration.
 func (p *Provider) Routes(r *engines.Router) {
-	engines.On(r, engines.Read, "config", "Read the configuration.", 0, readConfig)
+	engines.On(r, engines.Read, "config", "Read the configuration.", 0, readConfig).
+		Returns(`acs_urls: [string], allow_idp_initiated: boolean, case_sensitive_names: boolean, default_role, entity_id, idp_cert,
+			idp_entity_id, idp_metadata_url, idp_sso_url, name_id_format, sign_authn_requests: boolean, validate_assertion_signature:
+			boolean, validate_response_signature: boolean, verbose_logging: boolean`)
 	engines.On(r, engines.Update, "config", "Configure the identity provider, or change what is given.", 0, writeConfig).Exists = configExists
-	engines.On(r, engines.Update, "config/verify", "Fetch the identity provider's metadata now, and say what is known of it.", engines.ClusterLocal|engines.Active, p.verifyConfig)
-	engines.On(r, engines.Update, "config/rotate-signing-key", "Make a new key for signed requests.", 0, rotateKey)
-	engines.On(r, engines.Read, "metadata", "The metadata of this service provider, for the identity provider.", engines.Unauthenticated, metadata)
+	engines.On(r, engines.Update, "config/verify", "Fetch the identity provider's metadata now, and say what is known of it.", engines.ClusterLocal|engines.Active, p.verifyConfig).
+		Returns("certificates: [{*: string}], entity_id, fetched_at: string?, sso_url, wants_signed_requests: boolean")
+	engines.On(r, engines.Update, "config/rotate-signing-key", "Make a new key for signed requests.", 0, rotateKey).Returns("certificate")
+	engines.On(r, engines.Read, "metadata", "The metadata of this service provider, for the identity provider.", engines.Unauthenticated, metadata).
+		Returns("application/samlmetadata+xml;")
 }
 
 func configExists(ctx context.Context, req *engines.Request) (bool, error) {

@@ -283,12 +283,19 @@ func lifts(req *engines.Request, field string) bool {
 
 // Routes declares the paths of roles.
 func Routes(r *engines.Router) {
-	engines.On(r, engines.List, "role", "List the roles.", 0, listRoles)
-	engines.On(r, engines.Read, "role/{name}", "Read a role.", 0, readRole)
+	engines.On(r, engines.List, "role", "List the roles.", 0, listRoles).Returns("keys: [string]")
+	engines.On(r, engines.Read, "role/{name}", "Read a role.", 0, readRole).
+		Returns(`alias_metadata: {*: string}, authn_context_class_refs: [string], bound_attributes: {*: [string]}, bound_attributes_type,
+			bound_subjects: [string], bound_subjects_type, confirm, groups_attribute, max_ttl: integer, policies: [string],
+			require_same_address: boolean, token_bound_cidrs: [string], token_explicit_max_ttl: integer, token_max_ttl: integer,
+			token_no_default_policy: boolean, token_num_uses: integer, token_period: integer, token_policies: [string], token_ttl:
+			integer, token_type, ttl: integer`)
 	engines.On(r, engines.Update, "role/{name}", "Create a role, or change what is given.", 0, writeRole).Exists = roleExists
 	engines.On(r, engines.Delete, "role/{name}", "Delete a role. Tokens of the role live on until they expire.", 0, deleteRole)
 	engines.On(r, engines.Update, "role/{name}/explain", "Say which bound values a user has and which not: for given attributes, or for the last login that was rejected.",
-		engines.ClusterLocal|engines.Active, explain)
+		engines.ClusterLocal|engines.Active, explain).
+		Returns(`admitted: boolean, attributes: {*: [string]?}, checks: [{bound, expected: [string], given: [string], hint, name, passed:
+			boolean, type}], groups: [string], policies: [string], refused: {address, at, detail, reason}, subject`)
 }
 
 func listRoles(ctx context.Context, req *engines.Request, in *rolesIn) (*engines.Response, error) {

@@ -17,12 +17,18 @@ import (
 
 func (s *API) associationRoutes(r *engines.Router) {
 	const of = "sync/destinations/{type}/{destination}/associations"
-	route(r, engines.Read, of, "The associations of a destination, with the state of every secret.", flags, s.readAssociations)
-	route(r, engines.Update, of+"/set", "Associate a secret, or all below a prefix, with a destination; or sync it again.", flags, s.setAssociation)
-	route(r, engines.Update, of+"/remove", "Remove an association, with what was synced.", flags, s.removeAssociation)
-	route(r, engines.List, "sync/associations", "All associated secrets, by mount.", flags, s.listAssociations)
-	route(r, engines.Read, "sync/associations/destinations", "The destinations of a secret.", flags, s.destinationsOf)
-	route(r, engines.Read, "sync/associations/{mount}/{secret_name...}", "The destinations of a secret.", flags, s.destinationsOf)
+	route(r, engines.Read, of, "The associations of a destination, with the state of every secret.", flags, s.readAssociations).Returns(associated)
+	route(r, engines.Update, of+"/set", "Associate a secret, or all below a prefix, with a destination; or sync it again.", flags, s.setAssociation).Returns(associated)
+	route(r, engines.Update, of+"/remove", "Remove an association, with what was synced.", flags, s.removeAssociation).Returns(associated)
+	route(r, engines.List, "sync/associations", "All associated secrets, by mount.", flags, s.listAssociations).
+		Returns("key_info: {*: [{mount, secret_path}]}, keys: [string], total_associations: integer, total_secrets: integer")
+	route(r, engines.Read, "sync/associations/destinations", "The destinations of a secret.", flags, s.destinationsOf).
+		Returns(`associated_destinations: {*: {accessor, attempts: integer, external_name, external_version, last_attempt, last_success,
+			mount, name, secret_name, secret_prefix, sub_key, sync_status, type, type_names: [string], updated_at, version: integer}}`)
+	route(r, engines.Read, "sync/associations/{mount}/{secret_name...}", "The destinations of a secret.", flags, s.destinationsOf).
+		Returns(`associated_destinations: {*: {accessor, attempts: integer, cause, code, external_name, external_version, last_attempt,
+			last_success, mount, name, next_retry, secret_name, secret_prefix, sub_key, sync_status, type, type_names: [string],
+			updated_at, version: integer}}`)
 }
 
 // AssociationsIn names a destination where "name" is something else.
@@ -342,3 +348,8 @@ func (s *API) respondRemoved(c *Selection, left *state.Link) *engines.Response {
 	}
 	return resp
 }
+
+// associated is the shape of responses that have associations: see engines.Route.Returns.
+const associated = `associated_secrets: {*: {accessor, adopting: boolean, attempts: integer, cause, code, drift, external_name, external_version,
+	format, last_attempt, last_success, mount, next_retry, paused: boolean, rename: {*: string}, secret_name, secret_prefix, sub_key,
+	sync_status, updated_at, value_template, version: integer}}, queued: integer, store_name, store_type`

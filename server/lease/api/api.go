@@ -27,10 +27,14 @@ type paths struct {
 // begins with "auth/", and returns how many; nil revokes none.
 func Routes(r *engines.Router, leases *lease.Manager, tokens func(ctx context.Context, ns, prefix string) (int, error)) {
 	p := &paths{leases, tokens}
-	engines.On(r, engines.Update, "leases/lookup", "Show a lease.", engines.ClusterLocal, p.serveLookup)
-	engines.On(r, engines.List, "leases/lookup/{prefix...?}", "List the leases below a prefix.", engines.Sudo|engines.ClusterLocal, p.serveList)
-	engines.On(r, engines.Read, "leases/count", "Count the leases of the namespace.", engines.Active|engines.ClusterLocal, p.serveCount)
-	engines.On(r, engines.Read, "leases", "List the leases that could not be revoked.", engines.Sudo|engines.Active|engines.ClusterLocal, p.serveIrrevocable)
+	engines.On(r, engines.Update, "leases/lookup", "Show a lease.", engines.ClusterLocal, p.serveLookup).
+		Returns("expire_time, id, issue_time, last_renewal: string?, renewable: boolean, ttl: integer")
+	engines.On(r, engines.List, "leases/lookup/{prefix...?}", "List the leases below a prefix.", engines.Sudo|engines.ClusterLocal, p.serveList).
+		Returns("keys: [string]")
+	engines.On(r, engines.Read, "leases/count", "Count the leases of the namespace.", engines.Active|engines.ClusterLocal, p.serveCount).
+		Returns("counts: {leases_u1: integer, leases_ua: integer}, lease_count: integer")
+	engines.On(r, engines.Read, "leases", "List the leases that could not be revoked.", engines.Sudo|engines.Active|engines.ClusterLocal, p.serveIrrevocable).
+		Returns("counts: {leases_u1: integer, leases_ua: integer}, lease_count: integer, leases: [{error, lease_id, mount_id}]")
 	engines.On(r, engines.Update, "leases/tidy", "Mend the indexes of leases and try irrevocable leases again, in the background.", engines.Sudo|engines.ClusterLocal|engines.RootNamespace, p.serveTidy)
 	for _, at := range []string{"leases/", ""} { // the second are the old paths
 		engines.On(r, engines.Update, at+"renew", "Renew a lease.", engines.ClusterLocal, p.serveRenew)

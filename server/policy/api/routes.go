@@ -39,24 +39,28 @@ func Routes(r *engines.Router, d Deps) {
 		writeHelp  = "Write a policy, whatever was there."
 		deleteHelp = "Delete a policy."
 	)
-	engines.On(r, engines.List, "policies/acl", listHelp, 0, d.list)
-	engines.On(r, engines.Read, "policies/acl", listHelp, 0, d.list)
-	engines.On(r, engines.Read, "policies/acl/{name...}", readHelp, 0, d.read)
+	engines.On(r, engines.List, "policies/acl", listHelp, 0, d.list).Returns("keys: [string]")
+	engines.On(r, engines.Read, "policies/acl", listHelp, 0, d.list).Returns("keys: [string]")
+	engines.On(r, engines.Read, "policies/acl/{name...}", readHelp, 0, d.read).Returns("name, policy")
 	engines.On(r, engines.Update, "policies/acl/{name...}", writeHelp, 0, d.write)
 	engines.On(r, engines.Delete, "policies/acl/{name...}", deleteHelp, 0, d.delete)
 
 	// The older paths, with the older names beside the newer ones.
-	engines.On(r, engines.List, "policy", listHelp, 0, d.oldList)
-	engines.On(r, engines.Read, "policy", listHelp, 0, d.oldList)
-	engines.On(r, engines.Read, "policy/{name...}", readHelp, 0, d.oldRead)
+	engines.On(r, engines.List, "policy", listHelp, 0, d.oldList).Returns("top; keys: [string], policies: [string]")
+	engines.On(r, engines.Read, "policy", listHelp, 0, d.oldList).Returns("top; keys: [string], policies: [string]")
+	engines.On(r, engines.Read, "policy/{name...}", readHelp, 0, d.oldRead).Returns("top; name, rules")
 	engines.On(r, engines.Update, "policy/{name...}", writeHelp, 0, d.oldWrite)
 	engines.On(r, engines.Delete, "policy/{name...}", deleteHelp, 0, d.delete)
 
 	// Tokens are local to the cluster, so these paths are too.
-	engines.On(r, engines.Update, "capabilities", "Tell the capabilities on paths of a token, or of one that has given policies.", engines.ClusterLocal, d.capabilities)
-	engines.On(r, engines.Update, "capabilities-self", "Tell the caller's capabilities on paths.", engines.ClusterLocal, d.capabilitiesSelf)
-	engines.On(r, engines.Update, "capabilities-accessor", "Tell the capabilities of a token, given by accessor, on paths.", engines.ClusterLocal, d.capabilitiesAccessor)
-	engines.On(r, engines.Read, "internal/ui/resultant-acl", "All that the caller's policies say, for the web UI.", engines.ClusterLocal, d.resultant)
+	engines.On(r, engines.Update, "capabilities", "Tell the capabilities on paths of a token, or of one that has given policies.", engines.ClusterLocal, d.capabilities).
+		Returns("top; *: [string]")
+	engines.On(r, engines.Update, "capabilities-self", "Tell the caller's capabilities on paths.", engines.ClusterLocal, d.capabilitiesSelf).
+		Returns("top; *: [string]")
+	engines.On(r, engines.Update, "capabilities-accessor", "Tell the capabilities of a token, given by accessor, on paths.", engines.ClusterLocal, d.capabilitiesAccessor).
+		Returns("top; *: [string]")
+	engines.On(r, engines.Read, "internal/ui/resultant-acl", "All that the caller's policies say, for the web UI.", engines.ClusterLocal, d.resultant).
+		Returns("exact_paths: {*: {capabilities: [string]}}, glob_paths: {*: {capabilities: [string]}}, root: boolean")
 }
 
 type noInput struct{}

@@ -23,9 +23,11 @@ import (
 // names without "performance", which mean the same.
 func (s *API) Routes(r *engines.Router) {
 	const open = engines.Unauthenticated | engines.WorksSealed | engines.Active | engines.ClusterLocal
-	engines.On(r, engines.Read, "replication/status", "Tell how all sorts of replication are doing.", open, s.serveCombined)
-	engines.On(r, engines.Read, performance+"status", "Tell how performance replication is doing.", open, s.serveStatus)
-	engines.On(r, engines.Read, "replication/dr/status", "Tell that there is no replication for disaster recovery.", open, s.serveNone)
+	engines.On(r, engines.Read, "replication/status", "Tell how all sorts of replication are doing.", open, s.serveCombined).
+		Returns("dr: {mode}, performance: {*: any}")
+	engines.On(r, engines.Read, performance+"status", "Tell how performance replication is doing.", open, s.serveStatus).Returns("*: any")
+	engines.On(r, engines.Read, "replication/dr/status", "Tell that there is no replication for disaster recovery.", open, s.serveNone).
+		Returns("mode")
 	for _, prefix := range []string{performance, "replication/"} {
 		s.primaryRoutes(r, prefix+"primary/")
 		s.secondaryRoutes(r, prefix+"secondary/")
@@ -33,8 +35,11 @@ func (s *API) Routes(r *engines.Router) {
 	const sudo = restricted | engines.Sudo
 	engines.On(r, engines.Update, "replication/recover", "Have this secondary compare everything with its primary, and repair what differs.", sudo, s.serveRepair("recover"))
 	engines.On(r, engines.Update, "replication/reindex", "The same as recover.", sudo, s.serveRepair("reindex"))
-	engines.On(r, engines.Update, "replication/merkle-check", "Report what differs between this secondary and its primary.", sudo, s.serveCheck)
-	engines.On(r, engines.Read, performance+"conflicts", "List what only this cluster had and a repair has replaced. With a path or a key: its value, too.", sudo, s.serveConflicts)
+	engines.On(r, engines.Update, "replication/merkle-check", "Report what differs between this secondary and its primary.", sudo, s.serveCheck).
+		Returns(`merkle_corruption_report: {corrupted_root: boolean, exact: boolean, merkle_root, mode, units: integer, units_incomplete:
+			integer, units_quarantined: integer}`)
+	engines.On(r, engines.Read, performance+"conflicts", "List what only this cluster had and a repair has replaced. With a path or a key: its value, too.", sudo, s.serveConflicts).
+		Returns("conflicts: [{at, key, mine, part, path, theirs, value}], value")
 }
 
 const (
@@ -47,21 +52,28 @@ func (s *API) primaryRoutes(r *engines.Router, prefix string) {
 	engines.On(r, engines.Update, prefix+"enable", "Make this cluster the primary of a new replication set.", restricted, s.serveEnablePrimary)
 	engines.On(r, engines.Update, prefix+"demote", "Make this primary a secondary that follows no primary yet.", restricted, s.serveDemote)
 	engines.On(r, engines.Update, prefix+"disable", "End replication for this primary.", restricted, s.serveDisable(s.DisablePrimary))
-	engines.On(r, engines.Update, prefix+"secondary-token", "Make an activation token for a new secondary.", restricted|engines.Sudo, s.registry.SecondaryToken)
+	engines.On(r, engines.Update, prefix+"secondary-token", "Make an activation token for a new secondary.", restricted|engines.Sudo, s.registry.SecondaryToken).
+		Returns("empty; token")
 	engines.On(r, engines.Update, prefix+"revoke-secondary", "Disconnect a secondary for good.", restricted, s.registry.RevokeSecondary)
-	engines.On(r, engines.Read, prefix+"paths-filter/{id}", "Read what a secondary may have.", restricted, s.serveFilter)
+	engines.On(r, engines.Read, prefix+"paths-filter/{id}", "Read what a secondary may have.", restricted, s.serveFilter).
+		Returns("mode, paths: [string]")
 	engines.On(r, engines.Update, prefix+"paths-filter/{id}", "Say what a secondary may have.", restricted, s.serveSetFilter)
 	engines.On(r, engines.Delete, prefix+"paths-filter/{id}", "Let a secondary have everything.", restricted, s.serveDeleteFilter)
-	engines.On(r, engines.Read, prefix+"dynamic-filter/{id}", "Tell which mounts and namespaces a secondary does not get at present.", restricted, s.serveExcluded)
+	engines.On(r, engines.Read, prefix+"dynamic-filter/{id}", "Tell which mounts and namespaces a secondary does not get at present.", restricted, s.serveExcluded).
+		Returns(dynamicFilterShape)
 }
 
 func (s *API) secondaryRoutes(r *engines.Router, prefix string) {
 	engines.On(r, engines.Update, prefix+"enable", "Make this cluster a secondary. All that it holds is removed.", restricted, s.serveEnableSecondary)
-	engines.On(r, engines.Update, prefix+"promote", "Make this secondary the primary of its set.", restricted, s.servePromote)
+	engines.On(r, engines.Update, prefix+"promote", "Make this secondary the primary of its set.", restricted, s.servePromote).
+		Returns(`epoch: integer, failed_checks: [string], forced: boolean, last_equal, last_heard, position, primary_final: boolean,
+			primary_position`)
 	engines.On(r, engines.Update, prefix+"disable", "End replication for this secondary.", restricted, s.serveDisable(s.DisableSecondary))
 	engines.On(r, engines.Update, prefix+"update-primary", "Give this secondary another primary of its set.", restricted, s.serveUpdatePrimary)
-	engines.On(r, engines.Update, prefix+"generate-public-key", "Make a key pair that an activation token can be encrypted to.", restricted, s.registry.GeneratePublicKey)
-	engines.On(r, engines.Read, prefix+"dynamic-filter/{id}", "Tell which mounts and namespaces this secondary does not get at present, as far as it may know.", restricted, s.serveGiven)
+	engines.On(r, engines.Update, prefix+"generate-public-key", "Make a key pair that an activation token can be encrypted to.", restricted, s.registry.GeneratePublicKey).
+		Returns("secondary_public_key")
+	engines.On(r, engines.Read, prefix+"dynamic-filter/{id}", "Tell which mounts and namespaces this secondary does not get at present, as far as it may know.", restricted, s.serveGiven).
+		Returns(dynamicFilterShape)
 }
 
 type noInput struct{}
@@ -336,3 +348,8 @@ func New(s *replicated.Store) *API {
 	o := s.Options()
 	return &API{Store: s, opts: o, store: o.Store, link: o.Link, registry: s.Registry()}
 }
+
+// The shapes of responses that several routes have: see engines.Route.Returns.
+const (
+	dynamicFilterShape = "dynamic_filtered_mounts: [string], dynamic_filtered_namespaces: [string]"
+)

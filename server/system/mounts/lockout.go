@@ -70,7 +70,10 @@ func lockoutFields(l *engines.LockoutSettings) map[string]any {
 }
 
 func (p Paths) lockoutPaths(r *engines.Router) {
-	engines.On(r, engines.Read, "locked-users", "List the users that are locked out after too many wrong passwords, in the namespace and those below it.", engines.Active, p.lockedUsers)
+	engines.On(r, engines.Read, "locked-users", "List the users that are locked out after too many wrong passwords, in the namespace and those below it.", engines.Active, p.lockedUsers).
+		Returns(`by_namespace: [{counts: integer, mount_accessors: [{alias_identifiers: [string], counts: integer, locks: [{alias_identifier,
+			everywhere: boolean, locked_until, sources: [string]}], mount_accessor, mount_path}], namespace_id, namespace_path}], total:
+			integer`)
 	engines.On(r, engines.Update, "locked-users/{mount_accessor}/unlock/{alias_identifier}", "End the locks of a user.", engines.Active, p.unlockUser)
 }
 

@@ -80,11 +80,16 @@ func (p Paths) mountPaths(r *engines.Router) {
 		{"auth", "auth method", table{p, mount.AuthPrefix, engines.Sudo}},
 	} {
 		pattern := t.pattern
-		engines.On(r, engines.Read, pattern, "List every "+t.what+".", 0, t.table.list)
-		engines.On(r, engines.Read, pattern+"/{path...}", "Describe one "+t.what+".", t.table.flags, t.table.read)
+		engines.On(r, engines.Read, pattern, "List every "+t.what+".", 0, t.table.list).Returns("top; *: any")
+		engines.On(r, engines.Read, pattern+"/{path...}", "Describe one "+t.what+".", t.table.flags, t.table.read).Returns("top; *: any")
 		engines.On(r, engines.Update, pattern+"/{path...}", "Enable a "+t.what+" at this path.", t.table.flags, t.table.enable)
 		engines.On(r, engines.Delete, pattern+"/{path...}", "Disable the "+t.what+" at this path and delete all its data.", t.table.flags, t.table.disable)
-		engines.On(r, engines.Read, pattern+"/{path...}/tune", "Read the configuration of a "+t.what+".", t.table.flags, t.table.readTune)
+		engines.On(r, engines.Read, pattern+"/{path...}/tune", "Read the configuration of a "+t.what+".", t.table.flags, t.table.readTune).
+			Returns(`top; default_lease_ttl: integer, description, force_no_cache: boolean, listing_visibility, max_lease_ttl: integer,
+				options: {*: string}, token_type, user_lockout_config: {user_lockout_counter_reset_duration: integer,
+				user_lockout_disable: boolean, user_lockout_duration: integer, user_lockout_threshold: integer},
+				user_lockout_counter_reset_duration: integer, user_lockout_disable: boolean, user_lockout_duration: integer,
+				user_lockout_threshold: integer`)
 		engines.On(r, engines.Update, pattern+"/{path...}/tune", "Change the configuration of a "+t.what+".", t.table.flags, t.table.tune)
 	}
 }

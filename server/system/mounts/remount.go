@@ -12,8 +12,10 @@ import (
 )
 
 func (p Paths) remountPaths(r *engines.Router) {
-	engines.On(r, engines.Update, "remount", "Move a secrets engine or auth method to another path, perhaps of another namespace, in the background.", engines.Sudo, p.remount)
-	engines.On(r, engines.Read, "remount/status/{id}", "Tell what became of a move.", engines.Active, p.remountStatus)
+	engines.On(r, engines.Update, "remount", "Move a secrets engine or auth method to another path, perhaps of another namespace, in the background.", engines.Sudo, p.remount).
+		Returns("migration_id")
+	engines.On(r, engines.Read, "remount/status/{id}", "Tell what became of a move.", engines.Active, p.remountStatus).
+		Returns("migration_id, migration_info: {source_mount, status, target_mount}")
 }
 
 type remountInput struct {

@@ -14,7 +14,8 @@ type ConfigState struct {
 
 // Routes declares sys/config/state/sanitized.
 func (c ConfigState) Routes(r *engines.Router) {
-	engines.On(r, engines.Read, "config/state/sanitized", "Read the configuration that this node runs with, without secrets.", engines.AnyNode|engines.RootNamespace, c.read)
+	engines.On(r, engines.Read, "config/state/sanitized", "Read the configuration that this node runs with, without secrets.", engines.AnyNode|engines.RootNamespace, c.read).
+		Returns("top; *: any")
 }
 
 func (c ConfigState) read(context.Context, *engines.Request, *none) (*engines.Response, error) {

@@ -23,7 +23,8 @@ type Host struct {
 
 // Routes declares sys/host-info.
 func (h Host) Routes(r *engines.Router) {
-	engines.On(r, engines.Read, "host-info", "Describe the machine that this node runs on.", engines.AnyNode|engines.RootNamespace, h.read)
+	engines.On(r, engines.Read, "host-info", "Describe the machine that this node runs on.", engines.AnyNode|engines.RootNamespace, h.read).
+		Returns("*: any")
 }
 
 func (h Host) read(context.Context, *engines.Request, *none) (*engines.Response, error) {

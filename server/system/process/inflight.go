@@ -40,7 +40,8 @@ type drain struct {
 
 // Routes declares sys/in-flight-req.
 func (f *InFlight) Routes(r *engines.Router) {
-	engines.On(r, engines.Read, "in-flight-req", "List the requests that this node is working on.", engines.AnyNode|engines.RootNamespace, f.read)
+	engines.On(r, engines.Read, "in-flight-req", "List the requests that this node is working on.", engines.AnyNode|engines.RootNamespace, f.read).
+		Returns("top; *: {client_id, client_remote_address, duration, request_method, request_path, start_time}")
 }
 
 // Begin notes a request until End.

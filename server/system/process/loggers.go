@@ -108,11 +108,12 @@ func (h leveled) WithGroup(name string) slog.Handler {
 // Routes declares sys/loggers.
 func (l *Loggers) Routes(r *engines.Router) {
 	const node = engines.AnyNode | engines.RootNamespace
-	engines.On(r, engines.Read, "monitor", "Stream the log of this node as it is written, from a level on.", node|engines.Sudo, l.monitor)
-	engines.On(r, engines.Read, "loggers", "Read the level of every logger of this node.", node, l.readAll)
+	engines.On(r, engines.Read, "monitor", "Stream the log of this node as it is written, from a level on.", node|engines.Sudo, l.monitor).
+		Returns("application/x-ndjson;")
+	engines.On(r, engines.Read, "loggers", "Read the level of every logger of this node.", node, l.readAll).Returns("top; *: string")
 	engines.On(r, engines.Update, "loggers", "Set the level of every logger of this node, until it restarts.", node|engines.Sudo, l.writeAll)
 	engines.On(r, engines.Delete, "loggers", "Set every logger of this node back to the level of the configuration.", node|engines.Sudo, l.resetAll)
-	engines.On(r, engines.Read, "loggers/{name}", "Read the level of one logger.", node, l.readOne)
+	engines.On(r, engines.Read, "loggers/{name}", "Read the level of one logger.", node, l.readOne).Returns("top; *: string")
 	engines.On(r, engines.Update, "loggers/{name}", "Set the level of one logger, until the node restarts.", node|engines.Sudo, l.writeOne)
 	engines.On(r, engines.Delete, "loggers/{name}", "Set one logger back to the level of the configuration.", node|engines.Sudo, l.resetOne)
 }

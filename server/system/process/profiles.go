@@ -31,12 +31,15 @@ const maxProfileSeconds = 300
 // Routes declares sys/pprof.
 func (p *Profiles) Routes(r *engines.Router) {
 	const flags = engines.Sudo | engines.AnyNode | engines.RootNamespace
-	engines.On(r, engines.Read, "pprof", "List the profiles of this node.", flags, p.index)
-	engines.On(r, engines.Read, "pprof/cmdline", "Tell the program's name. Its arguments are left out.", flags, p.cmdline)
-	engines.On(r, engines.Read, "pprof/profile", "Profile the CPU for some seconds.", flags, p.cpu)
-	engines.On(r, engines.Read, "pprof/trace", "Trace the execution for some seconds.", flags, p.trace)
-	engines.On(r, engines.Read, "pprof/symbol", "Look program counters up: give them, in hex, as the query string, joined by \"+\".", flags, p.symbol)
-	engines.On(r, engines.Read, "pprof/{name}", "Read one profile: allocs, block, goroutine, heap, mutex or threadcreate.", flags, p.profile)
+	engines.On(r, engines.Read, "pprof", "List the profiles of this node.", flags, p.index).Returns("text/plain;")
+	engines.On(r, engines.Read, "pprof/cmdline", "Tell the program's name. Its arguments are left out.", flags, p.cmdline).
+		Returns("text/plain;")
+	engines.On(r, engines.Read, "pprof/profile", "Profile the CPU for some seconds.", flags, p.cpu).Returns("application/octet-stream;")
+	engines.On(r, engines.Read, "pprof/trace", "Trace the execution for some seconds.", flags, p.trace).Returns("application/octet-stream;")
+	engines.On(r, engines.Read, "pprof/symbol", "Look program counters up: give them, in hex, as the query string, joined by \"+\".", flags, p.symbol).
+		Returns("text/plain;")
+	engines.On(r, engines.Read, "pprof/{name}", "Read one profile: allocs, block, goroutine, heap, mutex or threadcreate.", flags, p.profile).
+		Returns("application/octet-stream;")
 }
 
 func (p *Profiles) index(context.Context, *engines.Request, *none) (*engines.Response, error) {

@@ -35,7 +35,8 @@ type installed struct {
 
 // Routes declares sys/version-history.
 func (v VersionHistory) Routes(r *engines.Router) {
-	engines.On(r, engines.List, "version-history", "List the versions that have been active in this cluster, oldest first.", engines.RootNamespace, v.list)
+	engines.On(r, engines.List, "version-history", "List the versions that have been active in this cluster, oldest first.", engines.RootNamespace, v.list).
+		Returns("key_info: {*: {build_date, previous_version: string?, timestamp_installed}}, keys: [string]")
 }
 
 // Record notes the running version when it is active for the first time. Call it when the node becomes active.

@@ -131,7 +131,8 @@ func (c *CORS) Apply(w http.ResponseWriter, r *http.Request) (answered bool) {
 // Routes declares sys/config/cors.
 func (c *CORS) Routes(r *engines.Router) {
 	const flags = engines.Sudo | engines.RootNamespace
-	engines.On(r, engines.Read, "config/cors", "Read which web pages of other origins may use the API.", flags, c.read)
+	engines.On(r, engines.Read, "config/cors", "Read which web pages of other origins may use the API.", flags, c.read).
+		Returns("top; allow_credentials: boolean, allowed_headers: [string], allowed_origins: [string], enabled: boolean")
 	engines.On(r, engines.Update, "config/cors", "Let web pages of other origins use the API.", flags, c.write)
 	engines.On(r, engines.Delete, "config/cors", "Let no web page of another origin use the API.", flags, c.delete)
 }

@@ -106,8 +106,10 @@ func (w *headerWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 // Routes declares sys/config/ui/headers.
 func (u *UIHeaders) Routes(r *engines.Router) {
 	const flags = engines.Sudo | engines.RootNamespace
-	engines.On(r, engines.List, "config/ui/headers", "List the response headers of the web UI that have been set.", flags, u.list)
-	engines.On(r, engines.Read, "config/ui/headers/{name}", "Read one response header of the web UI.", flags, u.read)
+	engines.On(r, engines.List, "config/ui/headers", "List the response headers of the web UI that have been set.", flags, u.list).
+		Returns("keys: [string]")
+	engines.On(r, engines.Read, "config/ui/headers/{name}", "Read one response header of the web UI.", flags, u.read).
+		Returns("value, values: [string]")
 	engines.On(r, engines.Update, "config/ui/headers/{name}", "Set a response header of the web UI, in place of the built-in one if there is one.", flags, u.write)
 	engines.On(r, engines.Delete, "config/ui/headers/{name}", "Set a response header of the web UI back.", flags, u.delete)
 }

@@ -49,20 +49,36 @@ func New(o Options) *Engine {
 		sudo  = engines.ClusterLocal | engines.Sudo
 	)
 	r := e.router
-	engines.On(r, engines.Update, "create", "Create a token as a child of the caller's.", local, e.create)
-	engines.On(r, engines.Update, "create-orphan", "Create a token that does not go with the caller's.", sudo, e.createOrphan)
-	engines.On(r, engines.Update, "create/{role_name}", "Create a token by a role.", local, e.createByRole)
+	engines.On(r, engines.Update, "create", "Create a token as a child of the caller's.", local, e.create).Returns("auth;")
+	engines.On(r, engines.Update, "create-orphan", "Create a token that does not go with the caller's.", sudo, e.createOrphan).
+		Returns("auth;")
+	engines.On(r, engines.Update, "create/{role_name}", "Create a token by a role.", local, e.createByRole).Returns("auth;")
 
-	engines.On(r, engines.Read, "lookup", "Describe a token; the caller's if none is given.", local, e.lookup)
-	engines.On(r, engines.Update, "lookup", "Describe a token; the caller's if none is given.", local, e.lookup)
-	engines.On(r, engines.Read, "lookup-self", "Describe the caller's token.", local, e.lookupSelf)
+	engines.On(r, engines.Read, "lookup", "Describe a token; the caller's if none is given.", local, e.lookup).
+		Returns(`accessor, creation_time: integer, creation_ttl: integer, display_name, entity_id, expire_time: any, explicit_max_ttl:
+			integer, id, issue_time, meta: any, namespace_path, num_uses: integer, orphan: boolean, path, policies: [string], renewable:
+			boolean, ttl: integer, type`)
+	engines.On(r, engines.Update, "lookup", "Describe a token; the caller's if none is given.", local, e.lookup).
+		Returns(`accessor, bound_cidrs: [string], creation_time: integer, creation_ttl: integer, display_name, entity_id, expire_time:
+			string?, explicit_max_ttl: integer, external_namespace_policies: {*: [string]}, id, identity_policies: [string], issue_time,
+			last_renewal, last_renewal_time: integer, meta: {*: string}?, namespace_path, num_uses: integer, orphan: boolean, path,
+			period: integer, policies: [string], renewable: boolean, role, ttl: integer, type`)
+	engines.On(r, engines.Read, "lookup-self", "Describe the caller's token.", local, e.lookupSelf).
+		Returns(`accessor, bound_cidrs: [string], creation_time: integer, creation_ttl: integer, display_name, entity_id, expire_time:
+			string?, explicit_max_ttl: integer, external_namespace_policies: {*: string}, id, identity_policies: [string], issue_time,
+			last_renewal, last_renewal_time: integer, meta: {*: string}?, namespace_path, num_uses: integer, orphan: boolean, path,
+			period: integer, policies: [string], renewable: boolean, role, ttl: integer, type`)
 	engines.On(r, engines.Update, "lookup-self", "Describe the caller's token.", local, e.lookupSelf)
-	engines.On(r, engines.Update, "lookup-accessor", "Describe the token with an accessor.", local, e.lookupAccessor)
-	engines.On(r, engines.List, "accessors", "List the accessors of all tokens of the namespace and those below it.", sudo, e.accessors)
+	engines.On(r, engines.Update, "lookup-accessor", "Describe the token with an accessor.", local, e.lookupAccessor).
+		Returns(`accessor, creation_time: integer, creation_ttl: integer, display_name, entity_id, expire_time: string?, explicit_max_ttl:
+			integer, id, issue_time, last_renewal, last_renewal_time: integer, meta: any, namespace_path, num_uses: integer, orphan:
+			boolean, path, period: integer, policies: [string], renewable: boolean, ttl: integer, type`)
+	engines.On(r, engines.List, "accessors", "List the accessors of all tokens of the namespace and those below it.", sudo, e.accessors).
+		Returns("keys: [string]")
 
-	engines.On(r, engines.Update, "renew", "Renew a token; the caller's if none is given.", local, e.renew)
-	engines.On(r, engines.Update, "renew-self", "Renew the caller's token.", local, e.renewSelf)
-	engines.On(r, engines.Update, "renew-accessor", "Renew the token with an accessor.", local, e.renewAccessor)
+	engines.On(r, engines.Update, "renew", "Renew a token; the caller's if none is given.", local, e.renew).Returns("auth;")
+	engines.On(r, engines.Update, "renew-self", "Renew the caller's token.", local, e.renewSelf).Returns("auth;")
+	engines.On(r, engines.Update, "renew-accessor", "Renew the token with an accessor.", local, e.renewAccessor).Returns("auth;")
 
 	engines.On(r, engines.Update, "revoke", "Revoke a token and all tokens made from it.", local|engines.FreesSpace, e.revoke)
 	engines.On(r, engines.Update, "revoke-self", "Revoke the caller's token and all tokens made from it.", local|engines.FreesSpace, e.revokeSelf)
@@ -70,7 +86,9 @@ func New(o Options) *Engine {
 	engines.On(r, engines.Update, "revoke-orphan", "Revoke a token and leave the tokens made from it as orphans.", sudo|engines.FreesSpace, e.revokeOrphan)
 
 	engines.On(r, engines.Update, "tidy", "Compare all tokens with their indexes and mend what does not fit.", sudo|engines.FreesSpace, e.tidy)
-	engines.On(r, engines.Read, "tidy", "Tell how the latest tidy operation on this node went.", sudo|engines.Active, e.readTidy)
+	engines.On(r, engines.Read, "tidy", "Tell how the latest tidy operation on this node went.", sudo|engines.Active, e.readTidy).
+		Returns(`accessors_mended: integer, children_mended: integer, expiries_mended: integer, finished_at: string?, revoked: integer,
+			started_at: string?, state, tokens: integer`)
 	e.rolePaths()
 	return e
 }

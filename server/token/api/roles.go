@@ -15,8 +15,12 @@ import (
 // rolePaths declares auth/token/roles. Roles are configuration, so these paths are not local to the cluster.
 func (e *Engine) rolePaths() {
 	r := e.router
-	engines.On(r, engines.List, "roles", "List the token roles.", 0, e.listRoles)
-	engines.On(r, engines.Read, "roles/{role_name}", "Read a token role.", 0, e.readRole)
+	engines.On(r, engines.List, "roles", "List the token roles.", 0, e.listRoles).Returns("keys: [string]")
+	engines.On(r, engines.Read, "roles/{role_name}", "Read a token role.", 0, e.readRole).
+		Returns(`allowed_entity_aliases: [string], allowed_policies: [string], allowed_policies_glob: [string], bound_cidrs: [string],
+			disallowed_policies: [string], disallowed_policies_glob: [string], explicit_max_ttl: integer, name, orphan: boolean,
+			path_suffix, period: integer, renewable: boolean, token_bound_cidrs: [string], token_explicit_max_ttl: integer,
+			token_no_default_policy: boolean, token_num_uses: integer, token_period: integer, token_type`)
 	engines.On(r, engines.Update, "roles/{role_name}", "Create a token role, or change the given fields of one.", 0, e.writeRole).Exists = e.roleExists
 	engines.On(r, engines.Delete, "roles/{role_name}", "Delete a token role. Its tokens stay, but cannot be renewed.", 0, e.deleteRole)
 }

@@ -19,7 +19,7 @@ func newBao(t *testing.T, c *harness.Cluster) client {
 	noErr(t, config.Error)
 	config.Address, config.MaxRetries, config.DefaultStrongConsistency = c.Nodes[0].URL, 0, true
 	noErr(t, config.ConfigureTLS(&api.TLSConfig{CACert: c.CAFile}))
-	config.HttpClient.Transport = &transport{c.Nodes, config.HttpClient.Transport}
+	config.HttpClient.Transport = &transport{c.Nodes, c.Described(config.HttpClient.Transport)}
 	out, err := api.NewClient(config)
 	noErr(t, err)
 	out.SetToken(c.RootToken)

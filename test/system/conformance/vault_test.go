@@ -19,7 +19,7 @@ func newVault(t *testing.T, c *harness.Cluster) client {
 	noErr(t, config.Error)
 	config.Address, config.MaxRetries, config.ReadYourWrites = c.Nodes[0].URL, 0, true
 	noErr(t, config.ConfigureTLS(&vault.TLSConfig{CACert: c.CAFile}))
-	config.HttpClient.Transport = &transport{c.Nodes, config.HttpClient.Transport}
+	config.HttpClient.Transport = &transport{c.Nodes, c.Described(config.HttpClient.Transport)}
 	out, err := vault.NewClient(config)
 	noErr(t, err)
 	out.SetToken(c.RootToken)

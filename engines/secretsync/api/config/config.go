@@ -25,10 +25,14 @@ const flags = engines.Primary | engines.Active | engines.RootNamespace
 // Routes declares the path below sys/.
 func (s *API) Routes(r *engines.Router) {
 	const pattern = "sync/config"
-	engines.On(r, engines.Read, pattern, "Read the configuration of secret sync.", flags, api.WithClientErrors(s.Read))
-	engines.On(r, engines.Patch, pattern, "Change the configuration of secret sync; null goes back to the default.", flags|engines.Strict, api.WithClientErrors(s.write))
-	engines.On(r, engines.Update, pattern, "Change the configuration of secret sync.", flags|engines.Strict, api.WithClientErrors(s.write))
-	engines.On(r, engines.Delete, pattern, "Go back to the defaults.", flags|engines.Strict, api.WithClientErrors(s.Reset))
+	engines.On(r, engines.Read, pattern, "Read the configuration of secret sync.", flags, api.WithClientErrors(s.Read)).Returns(mountShape)
+	engines.On(r, engines.Patch, pattern, "Change the configuration of secret sync; null goes back to the default.", flags|engines.Strict, api.WithClientErrors(s.write)).
+		Returns(mountShape)
+	engines.On(r, engines.Update, pattern, "Change the configuration of secret sync.", flags|engines.Strict, api.WithClientErrors(s.write)).
+		Returns(`disabled: boolean, drift_interval: integer, notification_allowed_ipv4_addresses: [string], notification_allowed_ports:
+			[string], notification_url, queue_capacity: integer`)
+	engines.On(r, engines.Delete, pattern, "Go back to the defaults.", flags|engines.Strict, api.WithClientErrors(s.Reset)).
+		Returns("disabled: boolean, drift_interval: integer, queue_capacity: integer")
 }
 
 // EmptyIn is the input of requests without fields.
@@ -172,3 +176,9 @@ func (s *API) Reset(ctx context.Context, _ *engines.Request, _ *EmptyIn) (*engin
 	c := defaults()
 	return response(&c), nil
 }
+
+// The shapes of responses that several routes have: see engines.Route.Returns.
+const (
+	mountShape = `disabled: boolean, drift_interval: integer, notification_allowed_ports: [string], notification_signing_key,
+		notification_url, queue_capacity: integer`
+)

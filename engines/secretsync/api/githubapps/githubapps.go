@@ -46,13 +46,16 @@ type appWriteIn struct {
 // Routes declares the paths below sys/.
 func (s *API) Routes(r *engines.Router) {
 	const pattern = "sync/github-apps/{name}"
-	engines.On(r, engines.Update, pattern, "Store a GitHub App that destinations can sign in as, or change it.", flags|engines.Strict, visible(s.writeApp)).Exists = func(ctx context.Context, req *engines.Request) (bool, error) {
+	engines.On(r, engines.Update, pattern, "Store a GitHub App that destinations can sign in as, or change it.", flags|engines.Strict, visible(s.writeApp)).
+		Returns("app_id: integer, created_at, enterprise_url, fingerprint, name, private_key, updated_at").Exists = func(ctx context.Context, req *engines.Request) (bool, error) {
 		found, err := engines.GetRecord(ctx, s.Store(), githubapp.Key(req.Mount.NamespaceID, req.Param("name")), new(githubapp.App))
 		return found, api.ClientError(err)
 	}
-	engines.On(r, engines.Read, pattern, "Read a GitHub App. Its private key is masked.", flags, visible(s.readApp))
+	engines.On(r, engines.Read, pattern, "Read a GitHub App. Its private key is masked.", flags, visible(s.readApp)).
+		Returns("app_id: integer, created_at, fingerprint, name, private_key, updated_at")
 	engines.On(r, engines.Delete, pattern, "Delete a GitHub App that no destination signs in as.", flags|engines.Strict, visible(s.deleteApp))
-	engines.On(r, engines.List, "sync/github-apps", "List the GitHub Apps of the namespace.", flags, visible(s.listApps))
+	engines.On(r, engines.List, "sync/github-apps", "List the GitHub Apps of the namespace.", flags, visible(s.listApps)).
+		Returns("keys: [string]")
 }
 
 // visible makes errors about unreadable records ones that the client may see.
