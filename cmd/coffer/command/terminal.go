@@ -6,9 +6,8 @@ import (
 	"io"
 	"os"
 	"strings"
-	"sync"
 
-	"github.com/coffer-project/coffer/cmd/coffer/command/table"
+	"github.com/coffer-project/coffer/cmd/coffer/command/progress"
 	"golang.org/x/term"
 )
 
@@ -65,47 +64,8 @@ func Interruptible(ctx context.Context, read func() ([]byte, error)) ([]byte, er
 	}
 }
 
-// Progress counts bytes and, on a terminal, shows how many there are so far. An upload may still be read when its response is
-// there already.
-type Progress struct {
-	w    io.Writer // nil: no terminal
-	verb string
-
-	mu    sync.Mutex
-	Bytes int64
-	shown int64
-}
-
-// progressStep is how many bytes pass between two updates of the line.
-const progressStep = 1 << 20
-
-func (c *Call) Progress(verb string) *Progress {
-	p := &Progress{verb: verb}
-	if IsTerminal(c.Err) {
-		p.w = c.Err
-	}
-	return p
-}
-
-func (p *Progress) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.Bytes += int64(len(b))
-	if p.w != nil && p.Bytes-p.shown >= progressStep {
-		p.shown = p.Bytes
-		fmt.Fprintf(p.w, "\r%s %s", p.verb, table.Size(p.Bytes))
-	}
-	return len(b), nil
-}
-
-// Done ends the line.
-func (p *Progress) Done() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.w != nil && p.shown > 0 {
-		fmt.Fprintf(p.w, "\r%s %s\n", p.verb, table.Size(p.Bytes))
-	}
-}
+// Progress shows on stderr how far something is that may take long.
+func (c *Call) Progress() *progress.Bar { return progress.New(c.Err, IsTerminal(c.Err)) }
 
 // Coloured reports whether a stream is a terminal with colours that its user wants.
 func Coloured(w io.Writer) bool {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
 )
@@ -177,7 +178,7 @@ func printSecret2(c *command.Call, p Path, a *command.Response) error {
 		if gone != nil {
 			return gone
 		}
-		return c.PrintField(command.DataRows(data))
+		return c.PrintField(response.Data(data))
 	case c.Format() != command.FormatTable:
 		if err := c.PrintResponse(a); err != nil {
 			return err
@@ -190,14 +191,14 @@ func printSecret2(c *command.Call, p Path, a *command.Response) error {
 	}
 	printTitle(c, "Secret Path", len("Secret Path"))
 	fmt.Fprintf(c.Out, "%s\n\n", table.Printable(p.At("data")))
-	if err := printTitled(c, "Metadata", command.DataRows(metadata)); err != nil {
+	if err := printTitled(c, "Metadata", response.Data(metadata)); err != nil {
 		return err
 	}
 	if gone != nil {
 		return gone
 	}
 	fmt.Fprintln(c.Out)
-	return printTitled(c, "Data", command.DataRows(data))
+	return printTitled(c, "Data", response.Data(data))
 }
 
 func deletedVersion(p Path, metadata map[string]any) error {
@@ -214,7 +215,7 @@ func printTitle(c *command.Call, title string, width int) {
 	fmt.Fprintf(c.Out, "%s %s %s\n", strings.Repeat("=", signs/2), title, strings.Repeat("=", signs-signs/2))
 }
 
-func printTitled(c *command.Call, title string, rows []command.Row) error {
+func printTitled(c *command.Call, title string, rows []response.Row) error {
 	width := len("Key") + table.Gap + len("Value")
 	for _, r := range rows {
 		width = max(width, len(r.Key)+table.Gap+len("Value"))

@@ -7,6 +7,7 @@ import (
 	"context"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/coffer-project/coffer/cmd/coffer/command/snapshot"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/openbao/openbao/api/v2"
@@ -124,7 +125,7 @@ func printKeyStatus(ctx context.Context, c *command.Call) error {
 		return c.PrintResponse(a)
 	}
 	d := a.Data()
-	return c.PrintTable([]command.Row{
+	return c.PrintTable([]response.Row{
 		{Key: "Key Term", Value: d["term"]}, {Key: "Install Time", Value: d["install_time"]}, {Key: "Encryption Count", Value: d["encryptions"]},
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/coffer-project/coffer/cmd/coffer/command/snapshot"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
@@ -67,7 +68,7 @@ func join(ctx context.Context, c *command.Call) error {
 			return command.ServerErrorf("the answer is not that of a join: %v", err)
 		}
 	}
-	return c.PrintTable([]command.Row{{Key: "Joined", Value: result.Joined}})
+	return c.PrintTable([]response.Row{{Key: "Joined", Value: result.Joined}})
 }
 
 func listPeersCommand() *cli.Command {
@@ -177,7 +178,7 @@ func certificates(ctx context.Context, c *command.Call) error {
 		return c.PrintResponse(a)
 	}
 	d := a.Data()
-	if err := c.PrintTable([]command.Row{{Key: "CA Expiration", Value: d["ca_expiration"]}, {Key: "Generation", Value: d["generation"]}}); err != nil {
+	if err := c.PrintTable([]response.Row{{Key: "CA Expiration", Value: d["ca_expiration"]}, {Key: "Generation", Value: d["generation"]}}); err != nil {
 		return err
 	}
 	nodes, _ := d["nodes"].(map[string]any)
@@ -290,7 +291,7 @@ func autopilotState(ctx context.Context, c *command.Call) error {
 		return c.PrintResponse(a)
 	}
 	d := a.Data()
-	if err := c.PrintTable([]command.Row{
+	if err := c.PrintTable([]response.Row{
 		{Key: "Healthy", Value: d["healthy"]}, {Key: "Failure Tolerance", Value: d["failure_tolerance"]},
 		{Key: "Leader", Value: d["leader"]}, {Key: "Voters", Value: d["voters"]},
 	}); err != nil {

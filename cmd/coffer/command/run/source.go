@@ -9,6 +9,7 @@ import (
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/kv"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 )
 
 // source is a secret that the program gets values of.
@@ -65,7 +66,7 @@ func (s *source) read(ctx context.Context, c *command.Call) (bool, error) {
 func (s *source) names(data map[string]any) (map[string]string, error) {
 	values := map[string]string{}
 	for key, value := range data {
-		text, err := command.Bare(value)
+		text, err := response.Bare(value)
 		if err != nil {
 			return nil, err
 		}
