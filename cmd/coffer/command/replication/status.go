@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/progress"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
 )
@@ -244,16 +245,37 @@ func (l lag) cells() []string {
 	}
 }
 
-// progress is a bar for a copy or a comparison that is going on, else "".
-func (s *status) progress() string {
-	done, all, what := s.KeysDone, s.KeysTotal, "keys"
+// copied is how far a copy or a comparison is that is going on; all is 0 if there is none.
+func (s *status) copied() (done, all int64, what string) {
+	done, all, what = s.KeysDone, s.KeysTotal, "keys"
 	if r := s.Repair; r != nil && r.Running && (all == 0 || s.phase() == "repairing") {
 		done, all, what = int64(r.Units), int64(r.UnitsAll), "mounts and namespaces"
 	}
 	if p := s.phase(); p != "backfill" && p != "repairing" || all <= 0 {
+		return 0, 0, ""
+	}
+	return min(done, all), all, what
+}
+
+// waiting is the status for one who waits for another.
+func (s *status) waiting() progress.State {
+	done, all, what := s.copied()
+	if all == 0 {
+		return progress.State{What: s.line()}
+	}
+	state := progress.State{What: s.phase() + ", " + what, Done: done, All: all}
+	if s.ETASeconds < 0 {
+		state.Note = "the primary is written to faster than this"
+	}
+	return state
+}
+
+// progress is a bar for a copy or a comparison that is going on, else "".
+func (s *status) progress() string {
+	done, all, what := s.copied()
+	if all == 0 {
 		return ""
 	}
-	done = min(done, all)
 	const width = 24
 	full := int(done * width / all)
 	text := fmt.Sprintf("[%s%s] %3d %%  %d of %d %s", strings.Repeat("#", full), strings.Repeat("-", width-full), done*100/all, done, all, what)

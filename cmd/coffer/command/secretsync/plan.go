@@ -12,6 +12,7 @@ import (
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/columns"
+	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/terms"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
 )
@@ -28,13 +29,13 @@ Examples:
   $ coffer sync plan cloud1-sm/prod
   $ coffer sync plan -template='prod/{{ .SecretPath }}' cloud1-sm/prod secret/app
   $ coffer sync plan -prefix repohost/web secret/ci/`,
-		Flags: append(ruleFlags(), &cli.BoolFlag{Name: "all", Usage: "show what is as it should be, too"}),
+		Flags: append(append(terms.Flags(), mountFlag(), prefixFlag()), &cli.BoolFlag{Name: "all", Usage: "show what is as it should be, too"}),
 	}, func(ctx context.Context, c *command.Call) error {
 		p, body, err := association(ctx, c)
 		if err != nil {
 			return err
 		}
-		if err := addRules(ctx, c, body); err != nil {
+		if err := terms.Add(ctx, c, body); err != nil {
 			return err
 		}
 		a, err := postTo(ctx, c, p, "/plan", body)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/kv"
+	"github.com/coffer-project/coffer/cmd/coffer/command/progress"
 	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/columns"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/coffer-project/coffer/cmd/coffer/command/watch"
@@ -87,16 +88,21 @@ Examples:
 		if err != nil {
 			return err
 		}
-		return watch.Until(ctx, c, func(ctx context.Context) (bool, string, error) {
-			s, err := look(ctx)
-			if err != nil {
-				return false, "", err
-			}
-			if s.stuck() {
-				return false, "", command.ServerErrorf("what is left cannot go on by itself: coffer sync status -problems shows why")
-			}
-			return s.settled(), s.line(), nil
-		})
+		return awaitSynced(ctx, c, look)
+	})
+}
+
+// awaitSynced waits until a status is settled. What cannot be by itself is an error.
+func awaitSynced(ctx context.Context, c *command.Call, look func(context.Context) (*status, error)) error {
+	return watch.Until(ctx, c, func(ctx context.Context) (bool, progress.State, error) {
+		s, err := look(ctx)
+		if err != nil {
+			return false, progress.State{}, err
+		}
+		if s.stuck() {
+			return false, progress.State{}, command.ServerErrorf("what is left cannot go on by itself: coffer sync status -problems shows why")
+		}
+		return s.settled(), s.progress(), nil
 	})
 }
 
@@ -204,6 +210,19 @@ func (s *status) leaving() bool {
 // stuck reports whether something is not as it is to be, and nothing is on its way any more.
 func (s *status) stuck() bool {
 	return !s.settled() && !slices.ContainsFunc(s.Secrets, func(e entry) bool { return !e.settled() && !e.waits() })
+}
+
+// of returns the part of a status that an association is of.
+func (s *status) of(body map[string]any) *status {
+	part := &status{}
+	prefix, below := body["secret_prefix"].(string)
+	for _, e := range s.Secrets {
+		mount := e.Accessor == body["mount"] || command.CleanPath(e.Mount) == body["mount"]
+		if mount && (e.Secret == body["secret_name"] || below && (prefix == "*" || strings.HasPrefix(e.Secret, prefix))) {
+			part.Secrets = append(part.Secrets, e)
+		}
+	}
+	return part.counted()
 }
 
 // statusReader returns how to get the status that the arguments ask for.
@@ -385,7 +404,17 @@ func (s *status) line() string {
 	if len(s.Secrets) == 0 {
 		return "Nothing is associated."
 	}
-	parts := []string{fmt.Sprintf("%d of %d synced", s.Totals[statusSynced], len(s.Secrets))}
+	return strings.TrimSuffix(fmt.Sprintf("%d of %d synced, %s", s.Totals[statusSynced], len(s.Secrets), s.others()), ", ")
+}
+
+// progress is how far all of it is.
+func (s *status) progress() progress.State {
+	return progress.State{What: "synced", Done: int64(s.Totals[statusSynced]), All: int64(len(s.Secrets)), Note: s.others()}
+}
+
+// others counts what is not synced, by status.
+func (s *status) others() string {
+	var parts []string
 	for _, status := range slices.Sorted(maps.Keys(s.Totals)) {
 		if status != statusSynced {
 			parts = append(parts, fmt.Sprintf("%d %s", s.Totals[status], table.Printable(status)))
