@@ -143,7 +143,10 @@ func revoke(ctx context.Context, c *command.Call, sources []*source) {
 		if s.lease == "" {
 			continue
 		}
-		if _, err := c.Put(ctx, "sys/leases/revoke", map[string]any{"lease_id": s.lease}); err != nil {
+		_, err := c.Put(ctx, "sys/leases/revoke", map[string]any{"lease_id": s.lease})
+		if command.StatusOf(err) == http.StatusForbidden {
+			c.Warnf("coffer run: the lease of %s lasts until %s: the token has no right to update sys/leases/revoke", s.path, s.ends.Format(time.TimeOnly))
+		} else if err != nil {
 			c.Warnf("coffer run: revoking the lease of %s: %s", s.path, command.Shortly(err))
 		}
 	}
