@@ -92,7 +92,7 @@ func Report(w io.Writer, err error) int {
 		code, text = ExitServer, request.Explain()
 	}
 	if text != "" {
-		fmt.Fprintln(w, "Error: "+table.Printable(text)) // a server's words, among others
+		fmt.Fprintln(w, Coloring(w, table.Red, "Error:")+" "+table.Printable(text)) // a server's words, among others
 	}
 	return code
 }

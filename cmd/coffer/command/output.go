@@ -79,7 +79,7 @@ func (c *Call) PrintWarnings(a *Response) {
 		return
 	}
 	for _, w := range a.Secret.Warnings {
-		c.Warnf("Warning: %s", w)
+		c.Warnf("%s %s", Coloring(c.Err, table.Yellow, "Warning:"), w)
 	}
 }
 
@@ -173,15 +173,20 @@ func (c *Call) PrintField(rows []response.Row) error {
 }
 
 // PrintTable prints rows as "Key  Value", or says nothing if there are none.
-func (c *Call) PrintTable(rows []response.Row) error {
+func (c *Call) PrintTable(rows []response.Row) error { return c.printTable(StyleOf(c.Out), rows) }
+
+// PrintData is PrintTable for values of users, which are shown as they are, also on a terminal.
+func (c *Call) PrintData(rows []response.Row) error { return c.printTable(table.Style{}, rows) }
+
+func (c *Call) printTable(style table.Style, rows []response.Row) error {
 	if err := c.CheckFormat(); err != nil || len(rows) == 0 {
 		return err
 	}
 	lines := [][]string{{"Key", "Value"}, {"---", "-----"}}
 	for _, r := range rows {
-		lines = append(lines, []string{r.Key, table.Cell(r.Key, r.Value)})
+		lines = append(lines, []string{r.Key, style.Cell(r.Key, r.Value)})
 	}
-	return table.Write(c.Out, lines)
+	return style.Write(c.Out, lines)
 }
 
 // PrintColumns prints a table with a heading.
@@ -193,7 +198,7 @@ func (c *Call) PrintColumns(heading []string, rows [][]string) error {
 	for i, h := range heading {
 		rule[i] = strings.Repeat("-", len(h))
 	}
-	return table.Write(c.Out, append([][]string{heading, rule}, rows...))
+	return StyleOf(c.Out).Write(c.Out, append([][]string{heading, rule}, rows...))
 }
 
 // PrintList prints names below a heading, or as a JSON or YAML list.

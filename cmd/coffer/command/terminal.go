@@ -6,8 +6,10 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command/progress"
+	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"golang.org/x/term"
 )
 
@@ -66,6 +68,29 @@ func Interruptible(ctx context.Context, read func() ([]byte, error)) ([]byte, er
 
 // Progress shows on stderr how far something is that may take long.
 func (c *Call) Progress() *progress.Bar { return progress.New(c.Err, IsTerminal(c.Err)) }
+
+// StyleOf is how tables on a stream look: on a terminal they fit it, and times are relative.
+func StyleOf(w io.Writer) table.Style {
+	if !IsTerminal(w) {
+		return table.Style{}
+	}
+	width, _, err := term.GetSize(int(w.(*os.File).Fd()))
+	if err != nil || width < 40 {
+		width = usualWidth
+	}
+	return table.Style{Width: width, Now: time.Now(), Colours: Coloured(w)}
+}
+
+// usualWidth is that of a terminal that does not say its width.
+const usualWidth = 100
+
+// Coloring is a text in a colour, where the stream has colours.
+func Coloring(w io.Writer, code, text string) string {
+	if !Coloured(w) {
+		return text
+	}
+	return table.Colour(code, text)
+}
 
 // Coloured reports whether a stream is a terminal with colours that its user wants.
 func Coloured(w io.Writer) bool {

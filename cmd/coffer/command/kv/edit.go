@@ -317,5 +317,5 @@ func PrintData(c *command.Call, a *command.Response) (bool, error) {
 		return true, err
 	}
 	fmt.Fprintln(c.Out)
-	return true, printTitled(c, "Data", response.Data(data))
+	return true, printSecret(c, response.Data(data))
 }

@@ -198,7 +198,7 @@ func printSecret2(c *command.Call, p Path, a *command.Response) error {
 		return gone
 	}
 	fmt.Fprintln(c.Out)
-	return printTitled(c, "Data", response.Data(data))
+	return printSecret(c, response.Data(data))
 }
 
 func deletedVersion(p Path, metadata map[string]any) error {
@@ -216,12 +216,23 @@ func printTitle(c *command.Call, title string, width int) {
 }
 
 func printTitled(c *command.Call, title string, rows []response.Row) error {
+	titleOver(c, title, rows)
+	return c.PrintTable(rows)
+}
+
+// printSecret prints the data of a secret.
+func printSecret(c *command.Call, rows []response.Row) error {
+	titleOver(c, "Data", rows)
+	return c.PrintData(rows)
+}
+
+// titleOver prints a title as wide as the heading of a table.
+func titleOver(c *command.Call, title string, rows []response.Row) {
 	width := len("Key") + table.Gap + len("Value")
 	for _, r := range rows {
 		width = max(width, len(r.Key)+table.Gap+len("Value"))
 	}
 	printTitle(c, title, width)
-	return c.PrintTable(rows)
 }
 
 func listCommand() *cli.Command {

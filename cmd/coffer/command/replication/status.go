@@ -44,7 +44,7 @@ Examples:
 		if c.Format() != command.FormatTable || c.String("field") != "" {
 			err = c.PrintResponse(a)
 		} else {
-			err = s.write(c.Out)
+			err = s.write(c.Out, command.StyleOf(c.Out))
 		}
 		return c.ExitUnless(s.reached(defaultPhase, "", defaultMaxLag), err)
 	})
@@ -148,7 +148,7 @@ func fetchStatus(ctx context.Context, c *command.Call) (*status, *command.Respon
 func (s *status) phase() string { return cmp.Or(s.Phase, s.State) }
 
 // write draws the cluster and below it those it is connected to.
-func (s *status) write(w io.Writer) error {
+func (s *status) write(w io.Writer, style table.Style) error {
 	rows := [][]string{{"Key", "Value"}, {"---", "-----"}, {"Mode", table.Printable(s.Mode)}}
 	add := func(key, value string) {
 		if value != "" && value != "0" {
@@ -195,11 +195,11 @@ func (s *status) write(w io.Writer) error {
 		add("Last Repair", fmt.Sprintf("%s; %d keys, %s in %.1f s", r.Cause, r.Keys, table.Size(r.Bytes), r.Seconds))
 	}
 	add("Progress", s.progress())
-	if err := table.Write(w, rows); err != nil || s.Mode == "disabled" {
+	if err := style.Write(w, rows); err != nil || s.Mode == "disabled" {
 		return err
 	}
 	fmt.Fprintln(w)
-	return table.Write(w, s.peers())
+	return style.Write(w, s.peers())
 }
 
 // peers is a table of the secondaries, or of the primary's nodes.

@@ -1,7 +1,6 @@
 package secretsync
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -331,29 +330,20 @@ func fetchStatusOf(ctx context.Context, c *command.Call, mount, name string, onl
 
 var statusHeading = []string{"Destination", "Secret", "Key", "External Name", "Status", "Code", "Version", "Since", "Cause"}
 
-// printStatus prints a status for people.
+// printStatus prints a status for people: a table, and below it how much of it is right.
 func printStatus(c *command.Call, s *status) error {
-	var out bytes.Buffer
-	if err := writeStatus(c, &out, s, time.Now()); err != nil {
-		return err
-	}
+	err := writeTable(c, c.Out, command.StyleOf(c.Out), s.Secrets, time.Now())
 	for _, p := range s.hidden {
 		c.Warnf("Left out: the token may not read %s.", table.Printable(p))
 	}
-	return columns.PrintText(c, out.String())
-}
-
-// writeStatus draws a status: a table, and below it how much of it is right.
-func writeStatus(c *command.Call, w io.Writer, s *status, now time.Time) error {
-	if err := writeTable(c, w, s.Secrets, now); err != nil {
-		return err
+	if err == nil {
+		_, err = fmt.Fprintln(c.Out, s.line())
 	}
-	_, err := fmt.Fprintln(w, s.line())
 	return err
 }
 
 // writeTable draws a table of entries, if there are any to be shown, and an empty line.
-func writeTable(c *command.Call, w io.Writer, entries []entry, now time.Time) error {
+func writeTable(c *command.Call, w io.Writer, style table.Style, entries []entry, now time.Time) error {
 	rows := columns.Heading(statusHeading)
 	for i := range entries {
 		e := &entries[i]
@@ -368,7 +358,7 @@ func writeTable(c *command.Call, w io.Writer, entries []entry, now time.Time) er
 	if len(rows) == 2 {
 		return nil
 	}
-	if err := table.Write(w, rows); err != nil {
+	if err := style.Write(w, rows); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintln(w)
