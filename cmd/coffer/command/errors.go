@@ -52,6 +52,7 @@ type RequestError struct {
 	method, path, address string
 	hasToken              bool
 	Denied                string // the hint for a 403, if the usual one would mislead
+	Instead               string // the text of a 403, if the server's would mislead
 	Hint                  string // the hint, whatever the status
 	Err                   error
 }
@@ -108,6 +109,9 @@ func (e *RequestError) Explain() string {
 		address, _, _ := strings.Cut(response.URL, "?") // an OIDC login has a code in its query
 		text := fmt.Sprintf("%s\n\n  URL:  %s %s\n  Code: %d", strings.TrimSpace(texts), response.HTTPMethod, address, response.StatusCode)
 		hint := e.Hint
+		if e.Instead != "" && response.StatusCode == http.StatusForbidden {
+			text = fmt.Sprintf("%s\n\n  URL:  %s %s\n  Code: %d, %s", e.Instead, response.HTTPMethod, address, response.StatusCode, strings.TrimSpace(texts))
+		}
 		if hint == "" {
 			hint = e.responseHint(response.StatusCode, texts)
 		}

@@ -80,7 +80,8 @@ func PathOf(ctx context.Context, c *command.Call, arg string) (Path, error) {
 	}
 	if err != nil {
 		if e, ok := err.(*command.RequestError); ok {
-			e.Denied = fmt.Sprintf("Nothing is mounted at %q, or the token may do nothing there. See what is mounted with: coffer secrets list", asked)
+			e.Instead = fmt.Sprintf("Nothing is mounted at %q, or the token may do nothing there", asked)
+			e.Denied = "See what is mounted with: coffer secrets list"
 		}
 		return Path{}, err
 	}

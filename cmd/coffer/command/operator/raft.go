@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/response"
@@ -303,11 +304,20 @@ func autopilotState(ctx context.Context, c *command.Call) error {
 		server, _ := s.(map[string]any)
 		rows = append(rows, []string{
 			table.Printable(id), table.Cell("", server["address"]), table.Cell("", server["status"]), table.Cell("", server["healthy"]),
-			table.Cell("", server["last_contact"]), table.Cell("", server["last_term"]), table.Cell("", server["last_index"]),
-			table.Printable(cmp.Or(table.Text(server["behind"]), "unknown")), table.Printable(cmp.Or(table.Text(server["disk"]), "-")),
+			rounded(server["last_contact"]), table.Cell("", server["last_term"]), table.Cell("", server["last_index"]),
+			cmp.Or(rounded(server["behind"]), "unknown"), table.Printable(cmp.Or(table.Text(server["disk"]), "-")),
 		})
 	}
 	slices.SortFunc(rows, slices.Compare)
 	fmt.Fprintln(c.Out)
 	return c.PrintColumns([]string{"Node", "Address", "Status", "Healthy", "Last Contact", "Last Term", "Last Index", "State Age", "Disk"}, rows)
+}
+
+// rounded is a duration of the server in milliseconds, as far as it is one.
+func rounded(v any) string {
+	text := table.Text(v)
+	if d, err := time.ParseDuration(text); err == nil {
+		return d.Round(time.Millisecond).String()
+	}
+	return text
 }
