@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
+	"github.com/urfave/cli/v3"
 )
 
 // ParseData turns the data arguments of a command into the body of a request:
@@ -163,6 +164,11 @@ func ReadBounded(r io.Reader, limit int64) ([]byte, error) {
 		err = fmt.Errorf("it is larger than %s", table.Size(limit))
 	}
 	return b, err
+}
+
+// ForceFlag lets a command replace a file.
+func ForceFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "force", Usage: "replace the file if it is there already"}
 }
 
 // SetIfGiven puts a flag that was given into a request; its field has underscores for dashes.

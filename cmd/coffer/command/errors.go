@@ -52,6 +52,7 @@ type RequestError struct {
 	method, path, address string
 	hasToken              bool
 	Denied                string // the hint for a 403, if the usual one would mislead
+	Instead               string // the text of a 403, if the server's would mislead
 	Hint                  string // the hint, whatever the status
 	Err                   error
 }
@@ -92,7 +93,7 @@ func Report(w io.Writer, err error) int {
 		code, text = ExitServer, request.Explain()
 	}
 	if text != "" {
-		fmt.Fprintln(w, "Error: "+table.Printable(text)) // a server's words, among others
+		fmt.Fprintln(w, Coloring(w, table.Red, "Error:")+" "+table.Printable(text)) // a server's words, among others
 	}
 	return code
 }
@@ -108,6 +109,9 @@ func (e *RequestError) Explain() string {
 		address, _, _ := strings.Cut(response.URL, "?") // an OIDC login has a code in its query
 		text := fmt.Sprintf("%s\n\n  URL:  %s %s\n  Code: %d", strings.TrimSpace(texts), response.HTTPMethod, address, response.StatusCode)
 		hint := e.Hint
+		if e.Instead != "" && response.StatusCode == http.StatusForbidden {
+			text = fmt.Sprintf("%s\n\n  URL:  %s %s\n  Code: %d, %s", e.Instead, response.HTTPMethod, address, response.StatusCode, strings.TrimSpace(texts))
+		}
 		if hint == "" {
 			hint = e.responseHint(response.StatusCode, texts)
 		}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
 )
 
@@ -64,7 +63,7 @@ func printCommands(w io.Writer, commands []*cli.Command) {
 		for i := range rows { // all groups have the same columns
 			rows[i][0] += strings.Repeat(" ", width-len(rows[i][0]))
 		}
-		table.Write(w, rows)
+		_ = StyleOf(w).Write(w, rows)
 	}
 }
 
@@ -139,7 +138,7 @@ func printFlags(w io.Writer, title string, flags []cli.Flag) {
 		rows = append(rows, []string{left, usage})
 	}
 	fmt.Fprintf(w, "\n%s\n\n", title)
-	table.Write(w, rows)
+	_ = StyleOf(w).Write(w, rows)
 }
 
 // unquote takes the name of a flag's value out of its usage, where it stands between back quotes.

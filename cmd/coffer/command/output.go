@@ -12,10 +12,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
-	"github.com/openbao/openbao/api/v2"
 	"github.com/urfave/cli/v3"
 	"go.yaml.in/yaml/v3"
 )
@@ -60,20 +59,14 @@ func (c *Call) Format() string {
 	}
 }
 
-// Row is one line of a two-column table, and one name -field knows.
-type Row struct {
-	Key   string
-	Value any
-}
-
 // PrintResponse prints what the server sent: all of it as JSON or YAML, its rows as a table, or one field bare.
 func (c *Call) PrintResponse(a *Response) error {
 	c.PrintWarnings(a)
 	if c.String("field") != "" {
-		return c.PrintField(ResponseRows(a))
+		return c.PrintField(response.Rows(a.Secret))
 	}
 	if c.Format() == FormatTable {
-		return c.PrintTable(ResponseRows(a))
+		return c.PrintTable(response.Rows(a.Secret))
 	}
 	if len(a.Raw) == 0 {
 		return c.CheckFormat()
@@ -86,7 +79,7 @@ func (c *Call) PrintWarnings(a *Response) {
 		return
 	}
 	for _, w := range a.Secret.Warnings {
-		c.Warnf("Warning: %s", w)
+		c.Warnf("%s %s", Coloring(c.Err, table.Yellow, "Warning:"), w)
 	}
 }
 
@@ -156,81 +149,11 @@ func plainNumbers(v any) any {
 	return v
 }
 
-// ResponseRows lists what a response holds: its lease, token and wrapping, then its data by name.
-func ResponseRows(a *Response) []Row {
-	s := a.Secret
-	if s == nil {
-		return nil
-	}
-	var rows []Row
-	add := func(key string, value any) { rows = append(rows, Row{key, value}) }
-	switch {
-	case s.LeaseID != "":
-		add("lease_id", s.LeaseID)
-		add("lease_duration", s.LeaseDuration)
-		add("lease_renewable", s.Renewable)
-	case s.LeaseDuration > 0:
-		add("refresh_interval", s.LeaseDuration)
-	}
-	if t := s.Auth; t != nil {
-		if t.MFARequirement != nil && t.ClientToken == "" {
-			rows = append(rows, factorRows(t.MFARequirement)...)
-			return append(rows, DataRows(s.Data)...)
-		}
-		add("token", t.ClientToken)
-		add("token_accessor", t.Accessor)
-		add("token_duration", tokenDuration(t.LeaseDuration))
-		add("token_renewable", t.Renewable)
-		add("token_policies", t.TokenPolicies)
-		add("identity_policies", t.IdentityPolicies)
-		add("policies", t.Policies)
-		if t.EntityID != "" {
-			add("entity_id", t.EntityID)
-		}
-		for _, k := range slices.Sorted(maps.Keys(t.Metadata)) {
-			add("token_meta_"+k, t.Metadata[k])
-		}
-	}
-	if w := s.WrapInfo; w != nil {
-		add("wrapping_token", w.Token)
-		add("wrapping_accessor", w.Accessor)
-		add("wrapping_token_ttl", w.TTL)
-		add("wrapping_token_creation_time", w.CreationTime)
-		add("wrapping_token_creation_path", w.CreationPath)
-		if w.WrappedAccessor != "" {
-			add("wrapped_accessor", w.WrappedAccessor)
-		}
-	}
-	return append(rows, DataRows(s.Data)...)
-}
-
-// tokenDuration is how long a token lives, for a table "∞" if for ever.
-func tokenDuration(seconds int) any {
-	if seconds == 0 {
-		return forever{}
-	}
-	return seconds
-}
-
-// forever is shown as ∞ and stays 0 for scripts.
-type forever struct{}
-
-func (forever) String() string               { return "∞" }
-func (forever) MarshalJSON() ([]byte, error) { return []byte("0"), nil }
-
-func DataRows(data map[string]any) []Row {
-	rows := make([]Row, 0, len(data))
-	for _, k := range slices.Sorted(maps.Keys(data)) {
-		rows = append(rows, Row{k, data[k]})
-	}
-	return rows
-}
-
 // PrintField prints one row's value bare, with -format=json as JSON. A newline follows only on a terminal: what a script
 // reads is exactly the value.
-func (c *Call) PrintField(rows []Row) error {
+func (c *Call) PrintField(rows []response.Row) error {
 	name := c.String("field")
-	i := slices.IndexFunc(rows, func(r Row) bool { return r.Key == name })
+	i := slices.IndexFunc(rows, func(r response.Row) bool { return r.Key == name })
 	if i < 0 {
 		return Usagef("there is no field %q in the answer", name)
 	}
@@ -238,7 +161,7 @@ func (c *Call) PrintField(rows []Row) error {
 	if c.Format() != FormatTable {
 		return c.PrintValue(value)
 	}
-	text, err := Bare(value)
+	text, err := response.Bare(value)
 	if err != nil {
 		return err
 	}
@@ -249,30 +172,21 @@ func (c *Call) PrintField(rows []Row) error {
 	return err
 }
 
-// Bare is a value as a script wants it: strings and numbers as they are, anything else as JSON.
-func Bare(value any) (string, error) {
-	switch v := value.(type) {
-	case string:
-		return v, nil
-	case json.Number:
-		return v.String(), nil
-	case time.Time:
-		return v.Format(time.RFC3339Nano), nil
-	}
-	raw, err := json.Marshal(value)
-	return string(raw), err
-}
-
 // PrintTable prints rows as "Key  Value", or says nothing if there are none.
-func (c *Call) PrintTable(rows []Row) error {
+func (c *Call) PrintTable(rows []response.Row) error { return c.printTable(StyleOf(c.Out), rows) }
+
+// PrintData is PrintTable for values of users, which are shown as they are, also on a terminal.
+func (c *Call) PrintData(rows []response.Row) error { return c.printTable(table.Style{}, rows) }
+
+func (c *Call) printTable(style table.Style, rows []response.Row) error {
 	if err := c.CheckFormat(); err != nil || len(rows) == 0 {
 		return err
 	}
 	lines := [][]string{{"Key", "Value"}, {"---", "-----"}}
 	for _, r := range rows {
-		lines = append(lines, []string{r.Key, table.Cell(r.Key, r.Value)})
+		lines = append(lines, []string{r.Key, style.Cell(r.Key, r.Value)})
 	}
-	return table.Write(c.Out, lines)
+	return style.Write(c.Out, lines)
 }
 
 // PrintColumns prints a table with a heading.
@@ -284,7 +198,7 @@ func (c *Call) PrintColumns(heading []string, rows [][]string) error {
 	for i, h := range heading {
 		rule[i] = strings.Repeat("-", len(h))
 	}
-	return table.Write(c.Out, append([][]string{heading, rule}, rows...))
+	return StyleOf(c.Out).Write(c.Out, append([][]string{heading, rule}, rows...))
 }
 
 // PrintList prints names below a heading, or as a JSON or YAML list.
@@ -330,7 +244,7 @@ func (c *Call) PrintOr(a *Response, err error) error {
 
 // PrintWritten prints the response of a write, or that it was done if it has none.
 func (c *Call) PrintWritten(a *Response, path string) error {
-	if a.Secret == nil || len(ResponseRows(a)) == 0 && c.Format() == FormatTable {
+	if a.Secret == nil || len(response.Rows(a.Secret)) == 0 && c.Format() == FormatTable {
 		c.PrintWarnings(a)
 		c.Sayf("Success! Data written to: %s", path)
 		return c.CheckFormat()
@@ -422,27 +336,4 @@ func (c *Call) PrintHelpResponse(a *Response, path string) error {
 	}
 	_, err := fmt.Fprintln(c.Out, table.Printable(text))
 	return err
-}
-
-func MethodName(m *api.MFAMethodID) string {
-	if m.Name != "" {
-		return m.Name
-	}
-	return m.ID
-}
-
-// factorRows is a login that waits for codes, as a table.
-func factorRows(need *api.MFARequirement) []Row {
-	rows := []Row{{"mfa_request_id", need.MFARequestID}}
-	for _, name := range slices.Sorted(maps.Keys(need.MFAConstraints)) {
-		for _, m := range need.MFAConstraints[name].Any {
-			prefix := fmt.Sprintf("mfa_constraint_%s_%s_", name, m.Type)
-			rows = append(rows, Row{prefix + "id", m.ID})
-			if m.Name != "" {
-				rows = append(rows, Row{prefix + "name", m.Name})
-			}
-			rows = append(rows, Row{prefix + "uses_passcode", m.UsesPasscode})
-		}
-	}
-	return rows
 }

@@ -6,8 +6,9 @@ import (
 	"io"
 	"os"
 	"strings"
-	"sync"
+	"time"
 
+	"github.com/coffer-project/coffer/cmd/coffer/command/progress"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"golang.org/x/term"
 )
@@ -65,46 +66,30 @@ func Interruptible(ctx context.Context, read func() ([]byte, error)) ([]byte, er
 	}
 }
 
-// Progress counts bytes and, on a terminal, shows how many there are so far. An upload may still be read when its response is
-// there already.
-type Progress struct {
-	w    io.Writer // nil: no terminal
-	verb string
+// Progress shows on stderr how far something is that may take long.
+func (c *Call) Progress() *progress.Bar { return progress.New(c.Err, IsTerminal(c.Err)) }
 
-	mu    sync.Mutex
-	Bytes int64
-	shown int64
+// StyleOf is how tables on a stream look: on a terminal they fit it, and times are relative.
+func StyleOf(w io.Writer) table.Style {
+	if !IsTerminal(w) {
+		return table.Style{}
+	}
+	width, _, err := term.GetSize(int(w.(*os.File).Fd()))
+	if err != nil || width < 40 {
+		width = usualWidth
+	}
+	return table.Style{Width: width, Now: time.Now(), Colours: Coloured(w)}
 }
 
-// progressStep is how many bytes pass between two updates of the line.
-const progressStep = 1 << 20
+// usualWidth is that of a terminal that does not say its width.
+const usualWidth = 100
 
-func (c *Call) Progress(verb string) *Progress {
-	p := &Progress{verb: verb}
-	if IsTerminal(c.Err) {
-		p.w = c.Err
+// Coloring is a text in a colour, where the stream has colours.
+func Coloring(w io.Writer, code, text string) string {
+	if !Coloured(w) {
+		return text
 	}
-	return p
-}
-
-func (p *Progress) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.Bytes += int64(len(b))
-	if p.w != nil && p.Bytes-p.shown >= progressStep {
-		p.shown = p.Bytes
-		fmt.Fprintf(p.w, "\r%s %s", p.verb, table.Size(p.Bytes))
-	}
-	return len(b), nil
-}
-
-// Done ends the line.
-func (p *Progress) Done() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.w != nil && p.shown > 0 {
-		fmt.Fprintf(p.w, "\r%s %s\n", p.verb, table.Size(p.Bytes))
-	}
+	return table.Colour(code, text)
 }
 
 // Coloured reports whether a stream is a terminal with colours that its user wants.

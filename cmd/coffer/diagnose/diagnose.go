@@ -152,7 +152,7 @@ func printFindings(c *command.Call, findings []finding) error {
 	for i, f := range findings {
 		rows[i] = []string{"[" + f.Status + "]", f.Check, table.Printable(f.Detail)}
 	}
-	return table.Write(c.Out, rows)
+	return command.StyleOf(c.Out).Write(c.Out, rows)
 }
 
 // diagnoseSeal opens the seals and lets each encrypt and decrypt something.

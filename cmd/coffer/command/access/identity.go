@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/google/uuid"
 	"github.com/urfave/cli/v3"
@@ -14,7 +15,7 @@ import (
 // identityKind is entities or groups: the same commands over two parts of the API.
 type identityKind struct {
 	name, plural string
-	columns      []command.Row // what a list shows beside name and id: what the server tells of each, and its heading
+	columns      []response.Row // what a list shows beside name and id: what the server tells of each, and its heading
 	example      string
 }
 
@@ -26,8 +27,8 @@ Examples:
 
   $ coffer identity entity list
   $ coffer write identity/group name=payments policies=app member_entity_ids=4f0c…`,
-		identityKind{"entity", "entities", []command.Row{{Key: "aliases", Value: "Aliases"}}, "ada"}.commands(),
-		identityKind{"group", "groups", []command.Row{{Key: "type", Value: "Type"}, {Key: "num_member_entities", Value: "Members"}}, "payments"}.commands())
+		identityKind{"entity", "entities", []response.Row{{Key: "aliases", Value: "Aliases"}}, "ada"}.commands(),
+		identityKind{"group", "groups", []response.Row{{Key: "type", Value: "Type"}, {Key: "num_member_entities", Value: "Members"}}, "payments"}.commands())
 }
 
 func (k identityKind) commands() *cli.Command {

@@ -136,7 +136,7 @@ func printStatus(c *command.Call, s *mountStatus) error {
 	if s.Rollbacks != nil {
 		rows = append(rows, []string{"To Be Removed", strconv.Itoa(*s.Rollbacks)})
 	}
-	if err := table.Write(c.Out, rows); err != nil {
+	if err := command.StyleOf(c.Out).Write(c.Out, rows); err != nil {
 		return err
 	}
 	for _, path := range s.hidden {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/browser"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/coffer-project/coffer/cmd/coffer/local"
 	"github.com/urfave/cli/v3"
@@ -48,13 +49,13 @@ func whoami(ctx context.Context, c *command.Call) error {
 		return nil
 	}
 	data := a.Data()
-	rows := []command.Row{
+	rows := []response.Row{
 		{Key: "address", Value: client.Address()}, {Key: "address_source", Value: address}, {Key: "token_source", Value: token},
 		{Key: "namespace", Value: client.Headers().Get("X-Vault-Namespace")},
 	}
 	for _, key := range []string{"display_name", "entity_id", "policies", "identity_policies", "type", "ttl", "renewable", "accessor"} {
 		if v, ok := data[key]; ok {
-			rows = append(rows, command.Row{Key: key, Value: v})
+			rows = append(rows, response.Row{Key: key, Value: v})
 		}
 	}
 	if c.String("field") != "" {

@@ -16,9 +16,9 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer/inventory"
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer/ledger"
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer/move"
-	"github.com/coffer-project/coffer/cmd/coffer/command/importer/progress"
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer/secrets"
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer/source"
+	"github.com/coffer-project/coffer/cmd/coffer/command/progress"
 	"github.com/urfave/cli/v3"
 )
 
@@ -129,7 +129,7 @@ func run(ctx context.Context, c *command.Call) error {
 	if err != nil {
 		return command.Usagef("%w", err)
 	}
-	m.bar = progress.New(c.Err, command.IsTerminal(c.Err))
+	m.bar = c.Progress()
 	m.copier = &secrets.Copier{
 		Source: m.source, Destination: m.destination, Ledger: m.ledger, Bar: m.bar, Mode: m.mode,
 		Overwrite: c.Bool("overwrite"), DeleteGone: c.Bool("delete-gone"), Workers: c.Int("concurrency"),

@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
 )
@@ -186,7 +187,7 @@ func diff(ctx context.Context, c *command.Call) error {
 			lines = append(lines, sign+" "+table.Printable(key))
 			return nil
 		}
-		text, err := command.Bare(value)
+		text, err := response.Bare(value)
 		lines = append(lines, fmt.Sprintf("%s %s: %s", sign, table.Printable(key), table.Printable(text)))
 		return err
 	}
@@ -306,15 +307,15 @@ func PrintData(c *command.Call, a *command.Response) (bool, error) {
 		if _, outer := a.Data()[name]; outer {
 			return false, nil
 		}
-		return true, c.PrintField(command.DataRows(data))
+		return true, c.PrintField(response.Data(data))
 	}
 	if c.Format() != command.FormatTable {
 		return false, nil
 	}
 	c.PrintWarnings(a)
-	if err := printTitled(c, "Metadata", command.DataRows(metadata)); err != nil {
+	if err := printTitled(c, "Metadata", response.Data(metadata)); err != nil {
 		return true, err
 	}
 	fmt.Fprintln(c.Out)
-	return true, printTitled(c, "Data", command.DataRows(data))
+	return true, printSecret(c, response.Data(data))
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
 )
@@ -79,7 +80,8 @@ func PathOf(ctx context.Context, c *command.Call, arg string) (Path, error) {
 	}
 	if err != nil {
 		if e, ok := err.(*command.RequestError); ok {
-			e.Denied = fmt.Sprintf("Nothing is mounted at %q, or the token may do nothing there. See what is mounted with: coffer secrets list", asked)
+			e.Instead = fmt.Sprintf("Nothing is mounted at %q, or the token may do nothing there", asked)
+			e.Denied = "See what is mounted with: coffer secrets list"
 		}
 		return Path{}, err
 	}
@@ -177,7 +179,7 @@ func printSecret2(c *command.Call, p Path, a *command.Response) error {
 		if gone != nil {
 			return gone
 		}
-		return c.PrintField(command.DataRows(data))
+		return c.PrintField(response.Data(data))
 	case c.Format() != command.FormatTable:
 		if err := c.PrintResponse(a); err != nil {
 			return err
@@ -190,14 +192,14 @@ func printSecret2(c *command.Call, p Path, a *command.Response) error {
 	}
 	printTitle(c, "Secret Path", len("Secret Path"))
 	fmt.Fprintf(c.Out, "%s\n\n", table.Printable(p.At("data")))
-	if err := printTitled(c, "Metadata", command.DataRows(metadata)); err != nil {
+	if err := printTitled(c, "Metadata", response.Data(metadata)); err != nil {
 		return err
 	}
 	if gone != nil {
 		return gone
 	}
 	fmt.Fprintln(c.Out)
-	return printTitled(c, "Data", command.DataRows(data))
+	return printSecret(c, response.Data(data))
 }
 
 func deletedVersion(p Path, metadata map[string]any) error {
@@ -214,13 +216,24 @@ func printTitle(c *command.Call, title string, width int) {
 	fmt.Fprintf(c.Out, "%s %s %s\n", strings.Repeat("=", signs/2), title, strings.Repeat("=", signs-signs/2))
 }
 
-func printTitled(c *command.Call, title string, rows []command.Row) error {
+func printTitled(c *command.Call, title string, rows []response.Row) error {
+	titleOver(c, title, rows)
+	return c.PrintTable(rows)
+}
+
+// printSecret prints the data of a secret.
+func printSecret(c *command.Call, rows []response.Row) error {
+	titleOver(c, "Data", rows)
+	return c.PrintData(rows)
+}
+
+// titleOver prints a title as wide as the heading of a table.
+func titleOver(c *command.Call, title string, rows []response.Row) {
 	width := len("Key") + table.Gap + len("Value")
 	for _, r := range rows {
 		width = max(width, len(r.Key)+table.Gap+len("Value"))
 	}
 	printTitle(c, title, width)
-	return c.PrintTable(rows)
 }
 
 func listCommand() *cli.Command {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
 )
@@ -96,8 +97,8 @@ func metadataGet(ctx context.Context, c *command.Call) error {
 		return c.PrintResponse(a)
 	}
 	versions, _ := a.Data()["versions"].(map[string]any)
-	rows := command.DataRows(a.Data())
-	rows = slices.DeleteFunc(rows, func(r command.Row) bool { return r.Key == "versions" })
+	rows := response.Data(a.Data())
+	rows = slices.DeleteFunc(rows, func(r response.Row) bool { return r.Key == "versions" })
 	printTitle(c, "Metadata Path", len("Metadata Path"))
 	fmt.Fprintf(c.Out, "%s\n\n", table.Printable(p.At("metadata")))
 	if err := printTitled(c, "Metadata", rows); err != nil {
@@ -118,7 +119,7 @@ func printVersions(c *command.Call, versions map[string]any) error {
 	for _, n := range numbers {
 		version, _ := versions[strconv.Itoa(n)].(map[string]any)
 		fmt.Fprintln(c.Out)
-		if err := printTitled(c, fmt.Sprintf("Version %d", n), command.DataRows(version)); err != nil {
+		if err := printTitled(c, fmt.Sprintf("Version %d", n), response.Data(version)); err != nil {
 			return err
 		}
 	}

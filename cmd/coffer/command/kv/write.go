@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
 )
@@ -82,7 +83,7 @@ func printVersion(c *command.Call, p Path, a *command.Response) error {
 	c.PrintWarnings(a)
 	printTitle(c, "Secret Path", len("Secret Path"))
 	fmt.Fprintf(c.Out, "%s\n\n", table.Printable(p.At("data")))
-	return printTitled(c, "Metadata", command.DataRows(a.Data()))
+	return printTitled(c, "Metadata", response.Data(a.Data()))
 }
 
 func patchCommand() *cli.Command {

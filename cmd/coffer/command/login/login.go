@@ -5,6 +5,7 @@ package login
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -260,6 +261,10 @@ func loginRefused(err error, mount string, body map[string]any) error {
 	status := command.StatusOf(err)
 	if status == http.StatusForbidden && strings.Contains(err.Error(), "missing client token") {
 		status = http.StatusNotFound // nothing there that would take a request without a token
+		var e *command.RequestError
+		if errors.As(err, &e) {
+			e.Instead = fmt.Sprintf("nothing at auth/%s/ takes a login", mount)
+		}
 	}
 	switch status {
 	case http.StatusBadRequest, http.StatusForbidden:

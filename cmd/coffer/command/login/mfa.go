@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/openbao/openbao/api/v2"
 	"github.com/urfave/cli/v3"
@@ -67,7 +68,7 @@ func factorFlags(need *api.MFARequirement) string {
 	for _, name := range slices.Sorted(maps.Keys(need.MFAConstraints)) {
 		var ways []string
 		for _, m := range need.MFAConstraints[name].Any {
-			ways = append(ways, "-mfa="+command.MethodName(m)+":CODE")
+			ways = append(ways, "-mfa="+response.MethodName(m)+":CODE")
 		}
 		if way := strings.Join(ways, " or "); way != "" && !slices.Contains(flags, way) {
 			flags = append(flags, way)
@@ -93,7 +94,7 @@ func askCodes(ctx context.Context, c *command.Call, need *api.MFARequirement) (m
 		}
 		code := "" // a method without codes is only named
 		if m.UsesPasscode {
-			if code, err = c.Ask(ctx, "code of "+table.Printable(command.MethodName(m))); err != nil {
+			if code, err = c.Ask(ctx, "code of "+table.Printable(response.MethodName(m))); err != nil {
 				return nil, err
 			}
 		}
@@ -112,7 +113,7 @@ func chooseMethod(ctx context.Context, c *command.Call, constraint string, metho
 	}
 	var names []string
 	for _, m := range methods {
-		names = append(names, table.Printable(command.MethodName(m)))
+		names = append(names, table.Printable(response.MethodName(m)))
 	}
 	for {
 		c.Warnf("%s takes a code of one of: %s", table.Printable(constraint), strings.Join(names, ", "))

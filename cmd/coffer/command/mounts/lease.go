@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
 )
@@ -171,8 +172,8 @@ Examples:
 		}
 		c.PrintWarnings(a)
 		counts, _ := a.Data()["counts"].(map[string]any)
-		rows := command.DataRows(counts)
-		return c.PrintTable(append(rows, command.Row{Key: "total", Value: a.Data()["lease_count"]}))
+		rows := response.Data(counts)
+		return c.PrintTable(append(rows, response.Row{Key: "total", Value: a.Data()["lease_count"]}))
 	})
 }
 

@@ -173,7 +173,7 @@ func printMounts(c *command.Call, mounts map[string]any, detailed bool) error {
 		if m["local"] == true {
 			replication = "local"
 		}
-		options := "map[]"
+		options := "-"
 		if m["options"] != nil {
 			options = table.Cell("", m["options"])
 		}

@@ -2,11 +2,13 @@ package mounts
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"strings"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/progress"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
 )
@@ -177,9 +179,11 @@ func deleteNamespace(ctx context.Context, c *command.Call) error {
 	return nil
 }
 
-// awaitDeletion asks how far a deletion is until it is done, and tells it whenever it has gone on or failed.
+// awaitDeletion asks how far a deletion is until it is done, and shows it.
 func awaitDeletion(ctx context.Context, c *command.Call, path string) error {
-	told := ""
+	bar := c.Progress()
+	defer bar.End()
+	all := int64(0)
 	return poll(ctx, c, func() (bool, error) {
 		a, err := c.Get(ctx, path)
 		if command.NothingThere(err) || err != nil && command.StatusOf(err) == http.StatusNotFound {
@@ -188,33 +192,29 @@ func awaitDeletion(ctx context.Context, c *command.Call, path string) error {
 		if err != nil {
 			return false, err
 		}
-		if now := deletionText(a.Data()["progress"]); now != told {
-			c.Warnf("%s", now)
-			told = now
+		if left, note := deletion(a.Data()["progress"]); note != "" {
+			all = max(all, left)
+			bar.Set(progress.State{What: "deleting namespaces", Done: all - left, All: all, Note: note})
 		}
 		return false, nil
 	})
 }
 
-// deletionText is the progress of a deletion in words, or "" if the server tells none.
-func deletionText(v any) string {
+// deletion reads how many namespaces are left to be deleted, and what is being done with one of them: "" if the server tells nothing.
+func deletion(v any) (left int64, note string) {
 	p, _ := v.(map[string]any)
 	step, _ := p["step"].(string)
 	if step == "" {
-		return ""
+		return 0, ""
 	}
-	now := fmt.Sprintf("%s: %s; %s left", table.Text(p["namespace"]), table.Printable(step), namespaces(p["namespaces_left"]))
+	if n, ok := p["namespaces_left"].(json.Number); ok {
+		left, _ = n.Int64()
+	}
+	note = fmt.Sprintf("%s: %s", table.Text(p["namespace"]), step)
 	if why, _ := p["last_error"].(string); why != "" {
-		now += "; failed and tried again: " + table.Printable(why)
+		note += "; failed and tried again: " + why
 	}
-	return now
-}
-
-func namespaces(n any) string {
-	if count := table.Text(n); count != "1" {
-		return count + " namespaces"
-	}
-	return "1 namespace"
+	return left, note
 }
 
 func unlockNamespace(ctx context.Context, c *command.Call) error {

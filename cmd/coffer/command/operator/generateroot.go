@@ -10,6 +10,7 @@ import (
 	"net/http"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/openbao/openbao/api/v2"
 	"github.com/urfave/cli/v3"
 )
@@ -98,15 +99,15 @@ func printRoot(c *command.Call, s api.GenerateRootStatusResponse, err error) err
 	if c.Format() != command.FormatTable {
 		return c.PrintValue(s)
 	}
-	rows := []command.Row{
+	rows := []response.Row{
 		{Key: "Nonce", Value: s.Nonce}, {Key: "Started", Value: s.Started}, {Key: "Progress", Value: fmt.Sprintf("%d/%d", s.Progress, s.Required)},
 		{Key: "Complete", Value: s.Complete}, {Key: "OTP Length", Value: s.OTPLength},
 	}
 	if s.OTP != "" {
-		rows = append(rows, command.Row{Key: "OTP", Value: s.OTP})
+		rows = append(rows, response.Row{Key: "OTP", Value: s.OTP})
 	}
 	if s.EncodedToken != "" {
-		rows = append(rows, command.Row{Key: "Encoded Token", Value: s.EncodedToken})
+		rows = append(rows, response.Row{Key: "Encoded Token", Value: s.EncodedToken})
 	}
 	return c.PrintTable(rows)
 }

@@ -7,6 +7,7 @@ import (
 	"context"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/coffer-project/coffer/cmd/coffer/command/snapshot"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/openbao/openbao/api/v2"
@@ -84,7 +85,8 @@ Examples:
 		var s struct {
 			Nodes []struct {
 				api.HANode
-				Disk string
+				NodeID string `json:"node_id"`
+				Disk   string
 			}
 		}
 		if err := command.DecodeRaw(a.Raw, &s); err != nil {
@@ -96,9 +98,13 @@ Examples:
 			if n.LastEcho != nil {
 				echo = table.Cell("", *n.LastEcho)
 			}
-			rows[i] = []string{table.Cell("", n.Hostname), table.Cell("", n.APIAddress), table.Cell("", n.ClusterAddress), table.Cell("", n.ActiveNode), table.Cell("", n.Version), echo, table.Printable(cmp.Or(n.Disk, "-"))}
+			host := n.Hostname
+			if host == n.NodeID { // the server knows the name of its own machine only
+				host = "-"
+			}
+			rows[i] = []string{table.Cell("", n.NodeID), table.Printable(host), table.Cell("", n.APIAddress), table.Cell("", n.ClusterAddress), table.Cell("", n.ActiveNode), table.Cell("", n.Version), echo, table.Printable(cmp.Or(n.Disk, "-"))}
 		}
-		return c.PrintColumns([]string{"Host Name", "API Address", "Cluster Address", "Active Node", "Version", "Last Echo", "Disk"}, rows)
+		return c.PrintColumns([]string{"Node", "Host Name", "API Address", "Cluster Address", "Active Node", "Version", "Last Echo", "Disk"}, rows)
 	})
 }
 
@@ -124,7 +130,7 @@ func printKeyStatus(ctx context.Context, c *command.Call) error {
 		return c.PrintResponse(a)
 	}
 	d := a.Data()
-	return c.PrintTable([]command.Row{
+	return c.PrintTable([]response.Row{
 		{Key: "Key Term", Value: d["term"]}, {Key: "Install Time", Value: d["install_time"]}, {Key: "Encryption Count", Value: d["encryptions"]},
 	})
 }

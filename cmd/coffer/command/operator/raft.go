@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/coffer-project/coffer/cmd/coffer/command/snapshot"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
@@ -67,7 +69,7 @@ func join(ctx context.Context, c *command.Call) error {
 			return command.ServerErrorf("the answer is not that of a join: %v", err)
 		}
 	}
-	return c.PrintTable([]command.Row{{Key: "Joined", Value: result.Joined}})
+	return c.PrintTable([]response.Row{{Key: "Joined", Value: result.Joined}})
 }
 
 func listPeersCommand() *cli.Command {
@@ -177,7 +179,7 @@ func certificates(ctx context.Context, c *command.Call) error {
 		return c.PrintResponse(a)
 	}
 	d := a.Data()
-	if err := c.PrintTable([]command.Row{{Key: "CA Expiration", Value: d["ca_expiration"]}, {Key: "Generation", Value: d["generation"]}}); err != nil {
+	if err := c.PrintTable([]response.Row{{Key: "CA Expiration", Value: d["ca_expiration"]}, {Key: "Generation", Value: d["generation"]}}); err != nil {
 		return err
 	}
 	nodes, _ := d["nodes"].(map[string]any)
@@ -290,7 +292,7 @@ func autopilotState(ctx context.Context, c *command.Call) error {
 		return c.PrintResponse(a)
 	}
 	d := a.Data()
-	if err := c.PrintTable([]command.Row{
+	if err := c.PrintTable([]response.Row{
 		{Key: "Healthy", Value: d["healthy"]}, {Key: "Failure Tolerance", Value: d["failure_tolerance"]},
 		{Key: "Leader", Value: d["leader"]}, {Key: "Voters", Value: d["voters"]},
 	}); err != nil {
@@ -302,11 +304,20 @@ func autopilotState(ctx context.Context, c *command.Call) error {
 		server, _ := s.(map[string]any)
 		rows = append(rows, []string{
 			table.Printable(id), table.Cell("", server["address"]), table.Cell("", server["status"]), table.Cell("", server["healthy"]),
-			table.Cell("", server["last_contact"]), table.Cell("", server["last_term"]), table.Cell("", server["last_index"]),
-			table.Printable(cmp.Or(table.Text(server["behind"]), "unknown")), table.Printable(cmp.Or(table.Text(server["disk"]), "-")),
+			rounded(server["last_contact"]), table.Cell("", server["last_term"]), table.Cell("", server["last_index"]),
+			cmp.Or(rounded(server["behind"]), "unknown"), table.Printable(cmp.Or(table.Text(server["disk"]), "-")),
 		})
 	}
 	slices.SortFunc(rows, slices.Compare)
 	fmt.Fprintln(c.Out)
 	return c.PrintColumns([]string{"Node", "Address", "Status", "Healthy", "Last Contact", "Last Term", "Last Index", "State Age", "Disk"}, rows)
+}
+
+// rounded is a duration of the server in milliseconds, as far as it is one.
+func rounded(v any) string {
+	text := table.Text(v)
+	if d, err := time.ParseDuration(text); err == nil {
+		return d.Round(time.Millisecond).String()
+	}
+	return text
 }

@@ -8,6 +8,7 @@ import (
 	"net/url"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/openbao/openbao/api/v2"
 	"github.com/urfave/cli/v3"
 )
@@ -157,13 +158,13 @@ func printRekey(c *command.Call, s api.RotateStatusResponse) error {
 	if c.Bool("verify") && !c.Bool("init") {
 		required = s.T
 	}
-	rows := []command.Row{{Key: "Nonce", Value: s.Nonce}, {Key: "Started", Value: s.Started}}
+	rows := []response.Row{{Key: "Nonce", Value: s.Nonce}, {Key: "Started", Value: s.Started}}
 	if s.Started {
-		rows = append(rows, command.Row{Key: "Progress", Value: fmt.Sprintf("%d/%d", s.Progress, required)},
-			command.Row{Key: "New Shares", Value: s.N}, command.Row{Key: "New Threshold", Value: s.T})
+		rows = append(rows, response.Row{Key: "Progress", Value: fmt.Sprintf("%d/%d", s.Progress, required)},
+			response.Row{Key: "New Shares", Value: s.N}, response.Row{Key: "New Threshold", Value: s.T})
 	}
 	if s.VerificationRequired {
-		rows = append(rows, command.Row{Key: "Verification Required", Value: true}, command.Row{Key: "Verification Nonce", Value: s.VerificationNonce})
+		rows = append(rows, response.Row{Key: "Verification Required", Value: true}, response.Row{Key: "Verification Nonce", Value: s.VerificationNonce})
 	}
 	return c.PrintTable(rows)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/openbao/openbao/api/v2"
 	"github.com/urfave/cli/v3"
 )
@@ -82,20 +83,20 @@ type healthStatus struct {
 	Error   string `json:"standby_error,omitempty"`
 }
 
-func (h healthStatus) rows() (rows []command.Row) {
+func (h healthStatus) rows() (rows []response.Row) {
 	if h.Current != nil {
-		rows = append(rows, command.Row{Key: "Current", Value: *h.Current})
+		rows = append(rows, response.Row{Key: "Current", Value: *h.Current})
 		age := "unknown"
 		if h.Behind != nil {
 			age = (time.Duration(*h.Behind) * time.Millisecond).String()
 		}
-		rows = append(rows, command.Row{Key: "State Age", Value: age})
+		rows = append(rows, response.Row{Key: "State Age", Value: age})
 	}
 	if h.Error != "" {
-		rows = append(rows, command.Row{Key: "Not Current", Value: h.Error})
+		rows = append(rows, response.Row{Key: "Not Current", Value: h.Error})
 	}
 	if h.Disk != "" {
-		rows = append(rows, command.Row{Key: "Disk", Value: h.Disk})
+		rows = append(rows, response.Row{Key: "Disk", Value: h.Disk})
 	}
 	return rows
 }
@@ -140,27 +141,27 @@ func printStatus(c *command.Call, s sealStatus, sealRaw, leaderRaw, healthRaw []
 		if err := command.DecodeRaw(sealRaw, &m); err != nil {
 			return err
 		}
-		return c.PrintField(command.DataRows(m))
+		return c.PrintField(response.Data(m))
 	}
 	return c.PrintTable(rows)
 }
 
-func sealRows(s sealStatus) []command.Row {
-	rows := []command.Row{{Key: "Seal Type", Value: s.Type}}
+func sealRows(s sealStatus) []response.Row {
+	rows := []response.Row{{Key: "Seal Type", Value: s.Type}}
 	if s.RecoverySeal {
-		rows = append(rows, command.Row{Key: "Recovery Seal Type", Value: s.RecoverySealType})
+		rows = append(rows, response.Row{Key: "Recovery Seal Type", Value: s.RecoverySealType})
 	}
-	rows = append(rows, command.Row{Key: "Initialized", Value: s.Initialized}, command.Row{Key: "Sealed", Value: s.Sealed})
+	rows = append(rows, response.Row{Key: "Initialized", Value: s.Initialized}, response.Row{Key: "Sealed", Value: s.Sealed})
 	prefix := "Total "
 	if s.RecoverySeal {
 		prefix = "Total Recovery "
 	}
-	rows = append(rows, command.Row{Key: prefix + "Shares", Value: s.N}, command.Row{Key: "Threshold", Value: s.T})
+	rows = append(rows, response.Row{Key: prefix + "Shares", Value: s.N}, response.Row{Key: "Threshold", Value: s.T})
 	if s.Sealed && s.Initialized {
-		rows = append(rows, command.Row{Key: "Unseal Progress", Value: fmt.Sprintf("%d/%d", s.Progress, s.T)}, command.Row{Key: "Unseal Nonce", Value: s.Nonce})
+		rows = append(rows, response.Row{Key: "Unseal Progress", Value: fmt.Sprintf("%d/%d", s.Progress, s.T)}, response.Row{Key: "Unseal Nonce", Value: s.Nonce})
 	}
-	rows = append(rows, command.Row{Key: "Version", Value: s.Version})
-	for _, r := range []command.Row{
+	rows = append(rows, response.Row{Key: "Version", Value: s.Version})
+	for _, r := range []response.Row{
 		{Key: "Coffer Version", Value: s.CofferVersion}, {Key: "Storage Type", Value: s.StorageType},
 		{Key: "Cluster Name", Value: s.ClusterName}, {Key: "Cluster ID", Value: s.ClusterID},
 	} {
@@ -171,8 +172,8 @@ func sealRows(s sealStatus) []command.Row {
 	return rows
 }
 
-func leaderRows(l api.LeaderResponse) []command.Row {
-	rows := []command.Row{{Key: "HA Enabled", Value: l.HAEnabled}}
+func leaderRows(l api.LeaderResponse) []response.Row {
+	rows := []response.Row{{Key: "HA Enabled", Value: l.HAEnabled}}
 	if !l.HAEnabled {
 		return rows
 	}
@@ -184,15 +185,15 @@ func leaderRows(l api.LeaderResponse) []command.Row {
 	if address == "" {
 		address = "<none>"
 	}
-	rows = append(rows, command.Row{Key: "HA Cluster", Value: l.LeaderClusterAddress}, command.Row{Key: "HA Mode", Value: mode})
+	rows = append(rows, response.Row{Key: "HA Cluster", Value: l.LeaderClusterAddress}, response.Row{Key: "HA Mode", Value: mode})
 	if l.IsSelf && !l.ActiveTime.IsZero() {
-		rows = append(rows, command.Row{Key: "Active Since", Value: l.ActiveTime})
+		rows = append(rows, response.Row{Key: "Active Since", Value: l.ActiveTime})
 	}
 	if !l.IsSelf {
-		rows = append(rows, command.Row{Key: "Active Node Address", Value: address})
+		rows = append(rows, response.Row{Key: "Active Node Address", Value: address})
 	}
 	if l.RaftCommittedIndex > 0 || l.RaftAppliedIndex > 0 {
-		rows = append(rows, command.Row{Key: "Raft Committed Index", Value: l.RaftCommittedIndex}, command.Row{Key: "Raft Applied Index", Value: l.RaftAppliedIndex})
+		rows = append(rows, response.Row{Key: "Raft Committed Index", Value: l.RaftCommittedIndex}, response.Row{Key: "Raft Applied Index", Value: l.RaftAppliedIndex})
 	}
 	return rows
 }

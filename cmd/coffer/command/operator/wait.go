@@ -6,6 +6,7 @@ import (
 	"net/url"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/progress"
 	"github.com/coffer-project/coffer/cmd/coffer/command/watch"
 	"github.com/openbao/openbao/api/v2"
 	"github.com/urfave/cli/v3"
@@ -23,7 +24,10 @@ Examples:
   $ coffer operator wait -healthy`,
 		Flags: watch.WaitFlags(&cli.BoolFlag{Name: "healthy", Usage: "until all members are healthy"}),
 	}, func(ctx context.Context, c *command.Call) error {
-		return watch.Until(ctx, c, func(ctx context.Context) (bool, string, error) { return serving(ctx, c) })
+		return watch.Until(ctx, c, func(ctx context.Context) (bool, progress.State, error) {
+			reached, state, err := serving(ctx, c)
+			return reached, progress.State{What: state}, err
+		})
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/kv"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/urfave/cli/v3"
 )
 
@@ -67,7 +68,7 @@ func queryData(ctx context.Context, c *command.Call) (url.Values, error) {
 			list = []any{v}
 		}
 		for _, e := range list {
-			text, err := command.Bare(e)
+			text, err := response.Bare(e)
 			if err != nil {
 				return nil, err
 			}
@@ -160,7 +161,7 @@ Examples:
 		if err != nil {
 			return err
 		}
-		if len(command.ResponseRows(a)) > 0 {
+		if len(response.Rows(a.Secret)) > 0 {
 			return c.PrintResponse(a)
 		}
 		c.PrintWarnings(a)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/kv"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/urfave/cli/v3"
 )
 
@@ -96,7 +97,7 @@ func unwrap(ctx context.Context, c *command.Call) error {
 	if err != nil {
 		return err
 	}
-	if len(command.ResponseRows(a)) == 0 && c.Format() == command.FormatTable && c.String("field") == "" {
+	if len(response.Rows(a.Secret)) == 0 && c.Format() == command.FormatTable && c.String("field") == "" {
 		c.PrintWarnings(a)
 		c.Sayf("The token is used up. The answer behind it was empty.")
 		return nil

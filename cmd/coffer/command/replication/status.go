@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/progress"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
 )
@@ -43,7 +44,7 @@ Examples:
 		if c.Format() != command.FormatTable || c.String("field") != "" {
 			err = c.PrintResponse(a)
 		} else {
-			err = s.write(c.Out)
+			err = s.write(c.Out, command.StyleOf(c.Out))
 		}
 		return c.ExitUnless(s.reached(defaultPhase, "", defaultMaxLag), err)
 	})
@@ -147,7 +148,7 @@ func fetchStatus(ctx context.Context, c *command.Call) (*status, *command.Respon
 func (s *status) phase() string { return cmp.Or(s.Phase, s.State) }
 
 // write draws the cluster and below it those it is connected to.
-func (s *status) write(w io.Writer) error {
+func (s *status) write(w io.Writer, style table.Style) error {
 	rows := [][]string{{"Key", "Value"}, {"---", "-----"}, {"Mode", table.Printable(s.Mode)}}
 	add := func(key, value string) {
 		if value != "" && value != "0" {
@@ -194,11 +195,11 @@ func (s *status) write(w io.Writer) error {
 		add("Last Repair", fmt.Sprintf("%s; %d keys, %s in %.1f s", r.Cause, r.Keys, table.Size(r.Bytes), r.Seconds))
 	}
 	add("Progress", s.progress())
-	if err := table.Write(w, rows); err != nil || s.Mode == "disabled" {
+	if err := style.Write(w, rows); err != nil || s.Mode == "disabled" {
 		return err
 	}
 	fmt.Fprintln(w)
-	return table.Write(w, s.peers())
+	return style.Write(w, s.peers())
 }
 
 // peers is a table of the secondaries, or of the primary's nodes.
@@ -244,16 +245,37 @@ func (l lag) cells() []string {
 	}
 }
 
-// progress is a bar for a copy or a comparison that is going on, else "".
-func (s *status) progress() string {
-	done, all, what := s.KeysDone, s.KeysTotal, "keys"
+// copied is how far a copy or a comparison is that is going on; all is 0 if there is none.
+func (s *status) copied() (done, all int64, what string) {
+	done, all, what = s.KeysDone, s.KeysTotal, "keys"
 	if r := s.Repair; r != nil && r.Running && (all == 0 || s.phase() == "repairing") {
 		done, all, what = int64(r.Units), int64(r.UnitsAll), "mounts and namespaces"
 	}
 	if p := s.phase(); p != "backfill" && p != "repairing" || all <= 0 {
+		return 0, 0, ""
+	}
+	return min(done, all), all, what
+}
+
+// waiting is the status for one who waits for another.
+func (s *status) waiting() progress.State {
+	done, all, what := s.copied()
+	if all == 0 {
+		return progress.State{What: s.line()}
+	}
+	state := progress.State{What: s.phase() + ", " + what, Done: done, All: all}
+	if s.ETASeconds < 0 {
+		state.Note = "the primary is written to faster than this"
+	}
+	return state
+}
+
+// progress is a bar for a copy or a comparison that is going on, else "".
+func (s *status) progress() string {
+	done, all, what := s.copied()
+	if all == 0 {
 		return ""
 	}
-	done = min(done, all)
 	const width = 24
 	full := int(done * width / all)
 	text := fmt.Sprintf("[%s%s] %3d %%  %d of %d %s", strings.Repeat("#", full), strings.Repeat("-", width-full), done*100/all, done, all, what)

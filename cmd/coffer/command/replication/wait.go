@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/progress"
 	"github.com/coffer-project/coffer/cmd/coffer/command/watch"
 	"github.com/urfave/cli/v3"
 )
@@ -34,15 +35,15 @@ Examples:
 		if err != nil || limit < 0 {
 			return command.Usagef("-max-lag takes a duration such as 5s")
 		}
-		return watch.Until(ctx, c, func(ctx context.Context) (bool, string, error) {
+		return watch.Until(ctx, c, func(ctx context.Context) (bool, progress.State, error) {
 			s, _, err := fetchStatus(ctx, c)
 			if err != nil {
-				return false, "", err
+				return false, progress.State{}, err
 			}
 			if s.Mode != "secondary" && s.Mode != "primary" {
-				return false, "", command.ServerErrorf("the cluster is neither a primary nor a secondary")
+				return false, progress.State{}, command.ServerErrorf("the cluster is neither a primary nor a secondary")
 			}
-			return s.reached(c.String("phase"), c.String("secondary"), limit), s.line(), nil
+			return s.reached(c.String("phase"), c.String("secondary"), limit), s.waiting(), nil
 		})
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/coffer-project/coffer/cmd/coffer/command/watch"
 )
 
@@ -66,7 +67,7 @@ func redrawStatus(w *watch.Screen, s *status, failure error) error {
 	var text bytes.Buffer
 	if failure != nil {
 		fmt.Fprintln(&text, "No answer: "+command.Shortly(failure))
-	} else if err := s.write(&text); err != nil {
+	} else if err := s.write(&text, table.Style{}); err != nil {
 		return err
 	}
 	return w.Paint(text.String(), nil)

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -79,10 +78,7 @@ func (p *child) start() (*exec.Cmd, <-chan error, error) {
 }
 
 // supervise runs the program until it ends by itself, passes signals on to it, and does what onChange says when values have changed.
-func (p *child) supervise(onChange string, changed <-chan map[string]string) error {
-	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, forwarded...)
-	defer signal.Stop(signals)
+func (p *child) supervise(onChange string, signals <-chan os.Signal, changed <-chan map[string]string) error {
 	// A terminal sends its signals to every process in front of it.
 	terminal := command.IsTerminal(p.call.In)
 	cmd, ended, err := p.start()

@@ -4,7 +4,9 @@ package run
 
 import (
 	"context"
-	"fmt"
+	"net/http"
+	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"time"
@@ -31,7 +33,8 @@ files, named like the variables, in the directory that the variable COFFER_SECRE
 
 While the program runs, its token and leases are renewed, and secrets are read again every -interval. -on-change says what happens when one has
 changed: "none", "restart" (SIGTERM, after 10 seconds SIGKILL, and a new start), or a signal such as HUP. Files are up to date before.
-If a secret cannot be read again, the program keeps what it has. Leases are revoked at the end.
+If a secret cannot be read again, the program keeps what it has. Leases are revoked at the end, for which the token needs the right to update
+sys/leases/revoke.
 
 The exit status is that of the program, 128+N if signal N ended it. Signals are passed on. The program does not get the server's token, unless
 -pass-token is given.
@@ -121,6 +124,12 @@ func run(signals context.Context, c *command.Call) error {
 	if err := merge(values, w.sources); err != nil {
 		return err
 	}
+	caught := make(chan os.Signal, 16)
+	signal.Notify(caught, forwarded...) // from here on they are the program's
+	defer signal.Stop(caught)
+	if err := signals.Err(); err != nil {
+		return err
+	}
 	p := &child{call: c, args: c.Args().Slice(), passToken: c.Bool("pass-token")}
 	if c.Bool("files") {
 		if p.dir, err = newDir(c); err != nil {
@@ -133,7 +142,7 @@ func run(signals context.Context, c *command.Call) error {
 	}
 	changed := make(chan map[string]string)
 	go keep(ctx, c, w, changed)
-	return p.supervise(w.onChange, changed)
+	return p.supervise(w.onChange, caught, changed)
 }
 
 // merge joins what the sources hold; a later one wins.
@@ -151,7 +160,7 @@ func merge(into map[string]string, sources []*source) error {
 
 // keep renews the token and the leases, reads secrets again, and sends all values each time that one has changed, until ctx ends.
 func keep(ctx context.Context, c *command.Call, w want, changed chan<- map[string]string) {
-	token := renewal{next: time.Now().Add(w.interval)}
+	token := renewal{next: time.Now()}
 	for {
 		next := token.next
 		for _, s := range w.sources {
@@ -195,28 +204,40 @@ func keep(ctx context.Context, c *command.Call, w want, changed chan<- map[strin
 	}
 }
 
-// renewal is when the token is renewed next.
-type renewal struct{ next time.Time }
-
-// renew renews the token if it has an end. One that cannot be renewed is used as long as it lives.
-func (r *renewal) renew(ctx context.Context, c *command.Call, interval time.Duration) {
-	r.next = time.Now().Add(interval)
-	a, err := c.Get(ctx, "auth/token/lookup-self")
-	if err != nil || a.Data()["renewable"] != true {
-		return
-	}
-	if ttl := seconds(a.Data()["ttl"]); ttl > 0 && ttl > 3*interval {
-		r.next = time.Now().Add(min(ttl/3, time.Hour))
-	}
-	if _, err := c.Put(ctx, "auth/token/renew-self", map[string]any{}); err != nil && ctx.Err() == nil {
-		c.Warnf("coffer run: renewing the token: %s", command.Shortly(err))
-	}
+// renewal is when the token is looked at next.
+type renewal struct {
+	next   time.Time
+	failed bool // the last attempt, which the user was told
 }
 
-func seconds(v any) time.Duration {
-	n, err := command.ParseDuration(fmt.Sprint(v))
+// renew renews the token, at a third of what it has left. One that cannot be renewed is used as long as it lives.
+func (r *renewal) renew(ctx context.Context, c *command.Call, interval time.Duration) {
+	left, err := renewToken(ctx, c)
+	r.next = time.Now().Add(min(max(left/3, time.Second), time.Hour))
 	if err != nil {
-		return 0
+		r.next = time.Now().Add(min(interval, time.Hour))
+		if ctx.Err() == nil && !r.failed {
+			c.Warnf("coffer run: renewing the token: %s", command.Shortly(err))
+		}
 	}
-	return n
+	r.failed = err != nil
+}
+
+// renewToken returns how long the token lives now; one that is not renewable for as long as it matters.
+func renewToken(ctx context.Context, c *command.Call) (time.Duration, error) {
+	a, err := c.Get(ctx, "auth/token/lookup-self")
+	if command.StatusOf(err) == http.StatusForbidden || err == nil && a.Data()["renewable"] != true {
+		return 3 * time.Hour, nil // a token whose policies do not let it look at itself is none that renews itself
+	}
+	if err != nil {
+		return 0, err
+	}
+	a, err = c.Put(ctx, "auth/token/renew-self", map[string]any{})
+	if err != nil {
+		return 0, err
+	}
+	if a.Secret == nil || a.Secret.Auth == nil {
+		return 0, command.ServerErrorf("the answer has no token")
+	}
+	return time.Duration(a.Secret.Auth.LeaseDuration) * time.Second, nil
 }

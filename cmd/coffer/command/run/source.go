@@ -9,6 +9,7 @@ import (
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/kv"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 )
 
 // source is a secret that the program gets values of.
@@ -65,7 +66,7 @@ func (s *source) read(ctx context.Context, c *command.Call) (bool, error) {
 func (s *source) names(data map[string]any) (map[string]string, error) {
 	values := map[string]string{}
 	for key, value := range data {
-		text, err := command.Bare(value)
+		text, err := response.Bare(value)
 		if err != nil {
 			return nil, err
 		}
@@ -142,7 +143,10 @@ func revoke(ctx context.Context, c *command.Call, sources []*source) {
 		if s.lease == "" {
 			continue
 		}
-		if _, err := c.Put(ctx, "sys/leases/revoke", map[string]any{"lease_id": s.lease}); err != nil {
+		_, err := c.Put(ctx, "sys/leases/revoke", map[string]any{"lease_id": s.lease})
+		if command.StatusOf(err) == http.StatusForbidden {
+			c.Warnf("coffer run: the lease of %s lasts until %s: the token has no right to update sys/leases/revoke", s.path, s.ends.Format(time.TimeOnly))
+		} else if err != nil {
 			c.Warnf("coffer run: revoking the lease of %s: %s", s.path, command.Shortly(err))
 		}
 	}

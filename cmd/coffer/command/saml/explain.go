@@ -163,6 +163,8 @@ func readResponse(text string) (*assertion.Assertion, error) {
 
 // printExplanation shows people what came out: the response first, then each condition, then what to do.
 func printExplanation(c *command.Call, role string, e *explanation) error {
+	style := command.StyleOf(c.Out)
+	style.Colours = false // the marks have colours of their own
 	var out bytes.Buffer
 	if r := e.Refused; r != nil {
 		fmt.Fprintf(&out, "Refused at %s, from %s: %s (%s).\n", table.Printable(r.At), table.Printable(r.Address), table.Printable(r.Detail), table.Printable(r.Reason))
@@ -183,7 +185,7 @@ func printExplanation(c *command.Call, role string, e *explanation) error {
 	default:
 		fmt.Fprintf(&out, "✗ The role %s does not let %s in.\n", role, who)
 	}
-	if err := writeChecks(&out, e.Checks); err != nil {
+	if err := writeChecks(&out, style, e.Checks); err != nil {
 		return err
 	}
 	rows := [][]string{}
@@ -195,7 +197,7 @@ func printExplanation(c *command.Call, role string, e *explanation) error {
 		rows = append(rows, []string{"Policies", quoted(e.Policies)})
 	}
 	fmt.Fprintln(&out)
-	if err := table.Write(&out, rows); err != nil {
+	if err := style.Write(&out, rows); err != nil {
 		return err
 	}
 	text := out.String()
@@ -207,7 +209,7 @@ func printExplanation(c *command.Call, role string, e *explanation) error {
 }
 
 // writeChecks writes a table of conditions, and below it what is probably wrong.
-func writeChecks(out *bytes.Buffer, checks []check) error {
+func writeChecks(out *bytes.Buffer, style table.Style, checks []check) error {
 	if len(checks) == 0 {
 		return nil
 	}
@@ -227,7 +229,7 @@ func writeChecks(out *bytes.Buffer, checks []check) error {
 		}
 	}
 	fmt.Fprintln(out)
-	if err := table.Write(out, rows); err != nil {
+	if err := style.Write(out, rows); err != nil {
 		return err
 	}
 	if len(hints) > 0 {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/login"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/coffer-project/coffer/cmd/coffer/local"
 	"github.com/coffer-project/coffer/engines/saml/idp"
@@ -73,9 +74,9 @@ func newProvider(d *idp.Descriptor) *provider {
 
 // printProvider shows an identity provider to people.
 func printProvider(c *command.Call, p *provider) error {
-	rows := []command.Row{{Key: "entity_id", Value: p.EntityID}, {Key: "sso_url", Value: p.SSOURL}, {Key: "wants_signed_requests", Value: p.WantsSignedRequests}}
+	rows := []response.Row{{Key: "entity_id", Value: p.EntityID}, {Key: "sso_url", Value: p.SSOURL}, {Key: "wants_signed_requests", Value: p.WantsSignedRequests}}
 	if p.FetchedAt != "" {
-		rows = append(rows, command.Row{Key: "fetched_at", Value: p.FetchedAt})
+		rows = append(rows, response.Row{Key: "fetched_at", Value: p.FetchedAt})
 	}
 	if err := c.PrintTable(rows); err != nil {
 		return err
@@ -126,7 +127,7 @@ Examples:
 
   $ coffer saml metadata
   $ coffer saml metadata -output=coffer.xml`,
-		Flags: []cli.Flag{pathFlag(), &cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write it to `FILE`"}},
+		Flags: []cli.Flag{pathFlag(), &cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "write it to `FILE`"}, command.ForceFlag()},
 	}, func(ctx context.Context, c *command.Call) error {
 		a, err := c.Send(ctx, command.Request{Method: http.MethodGet, Path: apiPath(c, "metadata"), Raw: true})
 		if err != nil {
@@ -137,8 +138,8 @@ Examples:
 			_, err := c.Out.Write(a.Raw)
 			return err
 		}
-		if err := local.WritePrivate(file, func(f *os.File) error { _, err := f.Write(a.Raw); return err }); err != nil {
-			return err
+		if err := local.WriteNew(file, c.Bool("force"), func(f *os.File) error { _, err := f.Write(a.Raw); return err }); err != nil {
+			return command.Usagef("%w", err)
 		}
 		c.Sayf("Success! The metadata is in %s.", file)
 		return nil

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/progress"
 	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/columns"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
@@ -103,6 +104,9 @@ func readPage(a *command.Response) (*page, error) {
 // printPages sends a request again until the last page of its response has come, and prints them as one. words say how many of each
 // action there are, and main is the action that is counted while it goes on.
 func printPages(ctx context.Context, c *command.Call, p destination, what string, body map[string]any, words map[string]string, main string) error {
+	bar := c.Progress()
+	defer bar.End()
+	bar.Begin(words[main], 0)
 	all := page{Actions: []change{}, Totals: map[string]int{}}
 	for {
 		a, err := postTo(ctx, c, p, what, body)
@@ -123,9 +127,10 @@ func printPages(ctx context.Context, c *command.Call, p destination, what string
 		if got.Next == "" {
 			break
 		}
-		c.Warnf("%d %s so far …", all.Totals[main], words[main])
+		bar.Set(progress.State{What: words[main], Done: int64(all.Totals[main])})
 		body["after"] = got.Next
 	}
+	bar.End()
 	if c.Format() != command.FormatTable {
 		return c.PrintValue(all)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/columns"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
@@ -171,10 +172,10 @@ func printDestination(c *command.Call, a *command.Response, err error) error {
 		return c.PrintOr(a, err)
 	}
 	c.PrintWarnings(a)
-	var rows []command.Row
-	for _, r := range command.ResponseRows(a) {
+	var rows []response.Row
+	for _, r := range response.Rows(a.Secret) {
 		if fields, ok := r.Value.(map[string]any); ok && (r.Key == "connection_details" || r.Key == "options" || r.Key == "health") {
-			rows = append(rows, command.DataRows(fields)...)
+			rows = append(rows, response.Data(fields)...)
 			continue
 		}
 		if left, ok := r.Value.(map[string]any); ok && r.Key == "left_behind" {
@@ -182,7 +183,7 @@ func printDestination(c *command.Call, a *command.Response, err error) error {
 		}
 		rows = append(rows, r)
 	}
-	slices.SortStableFunc(rows, func(a, b command.Row) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortStableFunc(rows, func(a, b response.Row) int { return strings.Compare(a.Key, b.Key) })
 	if c.String("field") != "" {
 		return c.PrintField(rows)
 	}

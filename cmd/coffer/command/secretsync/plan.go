@@ -1,7 +1,6 @@
 package secretsync
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/columns"
+	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/terms"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
 )
@@ -28,13 +28,13 @@ Examples:
   $ coffer sync plan cloud1-sm/prod
   $ coffer sync plan -template='prod/{{ .SecretPath }}' cloud1-sm/prod secret/app
   $ coffer sync plan -prefix repohost/web secret/ci/`,
-		Flags: append(ruleFlags(), &cli.BoolFlag{Name: "all", Usage: "show what is as it should be, too"}),
+		Flags: append(append(terms.Flags(), mountFlag(), prefixFlag()), &cli.BoolFlag{Name: "all", Usage: "show what is as it should be, too"}),
 	}, func(ctx context.Context, c *command.Call) error {
 		p, body, err := association(ctx, c)
 		if err != nil {
 			return err
 		}
-		if err := addRules(ctx, c, body); err != nil {
+		if err := terms.Add(ctx, c, body); err != nil {
 			return err
 		}
 		a, err := postTo(ctx, c, p, "/plan", body)
@@ -84,12 +84,11 @@ func printPlan(c *command.Call, changes []change, totals map[string]int) error {
 			rows = append(rows, []string{table.Printable(ch.Action), ch.secret(), columns.Dashed(ch.Key), columns.Dashed(ch.Name), columns.Dashed(ch.Reason)})
 		}
 	}
-	var out bytes.Buffer
 	if len(rows) > 2 {
-		if err := table.Write(&out, rows); err != nil {
+		if err := command.StyleOf(c.Out).Write(c.Out, rows); err != nil {
 			return err
 		}
-		fmt.Fprintln(&out)
+		fmt.Fprintln(c.Out)
 	}
 	var parts []string
 	for _, action := range slices.Sorted(maps.Keys(totals)) {
@@ -102,8 +101,8 @@ func printPlan(c *command.Call, changes []change, totals map[string]int) error {
 	if len(changes) == 0 {
 		line = "Nothing would be done: there is no secret to be synced, or no key of one."
 	}
-	fmt.Fprintln(&out, line)
-	return columns.PrintText(c, out.String())
+	_, err := fmt.Fprintln(c.Out, line)
+	return err
 }
 
 func driftCommand() *cli.Command {
@@ -153,13 +152,12 @@ func printDrift(c *command.Call, drifted []change, names int) error {
 	for _, d := range drifted {
 		rows = append(rows, []string{table.Printable(d.Drift), d.secret(), columns.Dashed(d.Key), table.Printable(d.Name), table.Printable(d.Action)})
 	}
-	var out bytes.Buffer
 	if len(drifted) > 0 {
-		if err := table.Write(&out, rows); err != nil {
+		if err := command.StyleOf(c.Out).Write(c.Out, rows); err != nil {
 			return err
 		}
-		fmt.Fprintln(&out)
+		fmt.Fprintln(c.Out)
 	}
-	fmt.Fprintf(&out, "%d of %d names differ\n", len(drifted), names)
-	return columns.PrintText(c, out.String())
+	_, err := fmt.Fprintf(c.Out, "%d of %d names differ\n", len(drifted), names)
+	return err
 }

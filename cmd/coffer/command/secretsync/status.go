@@ -1,7 +1,6 @@
 package secretsync
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -16,6 +15,7 @@ import (
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/kv"
+	"github.com/coffer-project/coffer/cmd/coffer/command/progress"
 	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/columns"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/coffer-project/coffer/cmd/coffer/command/watch"
@@ -87,16 +87,21 @@ Examples:
 		if err != nil {
 			return err
 		}
-		return watch.Until(ctx, c, func(ctx context.Context) (bool, string, error) {
-			s, err := look(ctx)
-			if err != nil {
-				return false, "", err
-			}
-			if s.stuck() {
-				return false, "", command.ServerErrorf("what is left cannot go on by itself: coffer sync status -problems shows why")
-			}
-			return s.settled(), s.line(), nil
-		})
+		return awaitSynced(ctx, c, look)
+	})
+}
+
+// awaitSynced waits until a status is settled. What cannot be by itself is an error.
+func awaitSynced(ctx context.Context, c *command.Call, look func(context.Context) (*status, error)) error {
+	return watch.Until(ctx, c, func(ctx context.Context) (bool, progress.State, error) {
+		s, err := look(ctx)
+		if err != nil {
+			return false, progress.State{}, err
+		}
+		if s.stuck() {
+			return false, progress.State{}, command.ServerErrorf("what is left cannot go on by itself: coffer sync status -problems shows why")
+		}
+		return s.settled(), s.progress(), nil
 	})
 }
 
@@ -206,6 +211,19 @@ func (s *status) stuck() bool {
 	return !s.settled() && !slices.ContainsFunc(s.Secrets, func(e entry) bool { return !e.settled() && !e.waits() })
 }
 
+// of returns the part of a status that an association is of.
+func (s *status) of(body map[string]any) *status {
+	part := &status{}
+	prefix, below := body["secret_prefix"].(string)
+	for _, e := range s.Secrets {
+		mount := e.Accessor == body["mount"] || command.CleanPath(e.Mount) == body["mount"]
+		if mount && (e.Secret == body["secret_name"] || below && (prefix == "*" || strings.HasPrefix(e.Secret, prefix))) {
+			part.Secrets = append(part.Secrets, e)
+		}
+	}
+	return part.counted()
+}
+
 // statusReader returns how to get the status that the arguments ask for.
 func statusReader(ctx context.Context, c *command.Call) (func(context.Context) (*status, error), error) {
 	var only *destination
@@ -312,29 +330,20 @@ func fetchStatusOf(ctx context.Context, c *command.Call, mount, name string, onl
 
 var statusHeading = []string{"Destination", "Secret", "Key", "External Name", "Status", "Code", "Version", "Since", "Cause"}
 
-// printStatus prints a status for people.
+// printStatus prints a status for people: a table, and below it how much of it is right.
 func printStatus(c *command.Call, s *status) error {
-	var out bytes.Buffer
-	if err := writeStatus(c, &out, s, time.Now()); err != nil {
-		return err
-	}
+	err := writeTable(c, c.Out, command.StyleOf(c.Out), s.Secrets, time.Now())
 	for _, p := range s.hidden {
 		c.Warnf("Left out: the token may not read %s.", table.Printable(p))
 	}
-	return columns.PrintText(c, out.String())
-}
-
-// writeStatus draws a status: a table, and below it how much of it is right.
-func writeStatus(c *command.Call, w io.Writer, s *status, now time.Time) error {
-	if err := writeTable(c, w, s.Secrets, now); err != nil {
-		return err
+	if err == nil {
+		_, err = fmt.Fprintln(c.Out, s.line())
 	}
-	_, err := fmt.Fprintln(w, s.line())
 	return err
 }
 
 // writeTable draws a table of entries, if there are any to be shown, and an empty line.
-func writeTable(c *command.Call, w io.Writer, entries []entry, now time.Time) error {
+func writeTable(c *command.Call, w io.Writer, style table.Style, entries []entry, now time.Time) error {
 	rows := columns.Heading(statusHeading)
 	for i := range entries {
 		e := &entries[i]
@@ -349,7 +358,7 @@ func writeTable(c *command.Call, w io.Writer, entries []entry, now time.Time) er
 	if len(rows) == 2 {
 		return nil
 	}
-	if err := table.Write(w, rows); err != nil {
+	if err := style.Write(w, rows); err != nil {
 		return err
 	}
 	_, err := fmt.Fprintln(w)
@@ -385,7 +394,17 @@ func (s *status) line() string {
 	if len(s.Secrets) == 0 {
 		return "Nothing is associated."
 	}
-	parts := []string{fmt.Sprintf("%d of %d synced", s.Totals[statusSynced], len(s.Secrets))}
+	return strings.TrimSuffix(fmt.Sprintf("%d of %d synced, %s", s.Totals[statusSynced], len(s.Secrets), s.others()), ", ")
+}
+
+// progress is how far all of it is.
+func (s *status) progress() progress.State {
+	return progress.State{What: "synced", Done: int64(s.Totals[statusSynced]), All: int64(len(s.Secrets)), Note: s.others()}
+}
+
+// others counts what is not synced, by status.
+func (s *status) others() string {
+	var parts []string
 	for _, status := range slices.Sorted(maps.Keys(s.Totals)) {
 		if status != statusSynced {
 			parts = append(parts, fmt.Sprintf("%d %s", s.Totals[status], table.Printable(status)))

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
@@ -14,6 +13,7 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/columns"
 	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/config"
 	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/githubapps"
+	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/terms"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/urfave/cli/v3"
 )
@@ -118,61 +118,6 @@ func association(ctx context.Context, c *command.Call) (destination, map[string]
 	return p, body, err
 }
 
-// ruleFlags are the terms of an association.
-func ruleFlags() []cli.Flag {
-	return []cli.Flag{
-		mountFlag(), prefixFlag(),
-		&cli.StringFlag{Name: "granularity", Usage: "one name for a secret, or one for each of its keys, as `secret-path|secret-key`; without it as the destination has it"},
-		&cli.StringFlag{Name: "template", Usage: "`TEMPLATE` of the names there; without it that of the destination"},
-		&cli.StringFlag{Name: "value-format", Usage: "write values as `json|raw|dotenv`"},
-		&cli.StringFlag{Name: "value-template", Usage: "`TEMPLATE` of the values, in place of a format; @FILE reads it"},
-		&cli.StringSliceFlag{Name: "rename", Usage: "call a key something else there, as `KEY=NAME`; repeatable"},
-		&cli.StringSliceFlag{Name: "include", Usage: "only the keys `NAME`, in which * is any text; repeatable"},
-		&cli.StringSliceFlag{Name: "exclude", Usage: "not the keys `NAME`; repeatable"},
-		&cli.StringFlag{Name: "deletion-policy", Usage: "what becomes of what is there when the secret goes, `delete|retain`"},
-		&cli.StringFlag{Name: "drift-policy", Usage: "what becomes of changes by other clients, `report|repair|conflict|ignore`"},
-	}
-}
-
-// addRules puts the terms of an association into a request.
-func addRules(ctx context.Context, c *command.Call, body map[string]any) error {
-	for flag, field := range map[string]string{
-		"granularity": "granularity", "template": "secret_name_template", "value-format": "format", "deletion-policy": "deletion_policy", "drift-policy": "drift_policy",
-	} {
-		if c.IsSet(flag) {
-			body[field] = c.String(flag)
-		}
-	}
-	for _, flag := range []string{"include", "exclude"} {
-		keys := c.StringSlice(flag)
-		if slices.Contains(keys, "") { // a variable that is not set, for instance: it would choose all keys
-			return command.Usagef("-%s takes the name of a key, in which * is any text", flag)
-		}
-		if len(keys) > 0 {
-			body[flag] = keys
-		}
-	}
-	if c.IsSet("rename") {
-		names := map[string]string{}
-		for _, pair := range c.StringSlice("rename") {
-			key, name, ok := strings.Cut(pair, "=")
-			if _, twice := names[key]; pair != "" && (!ok || key == "" || name == "" || twice) {
-				return command.Usagef("-rename takes KEY=NAME, once for each key; -rename= alone gives all keys their own names again")
-			}
-			if names[key] = name; pair == "" {
-				names = map[string]string{}
-			}
-		}
-		body["rename"] = names
-	}
-	if !c.IsSet("value-template") {
-		return nil
-	}
-	text, err := c.Expand(ctx, c.String("value-template"))
-	body["value_template"] = text
-	return err
-}
-
 func associateCommand() *cli.Command {
 	return command.New(command.Spec{
 		Name: "associate", Args: "DESTINATION SECRET", Min: 1, Max: 2, Usage: "have a secret synced, or all below a prefix",
@@ -181,14 +126,15 @@ and for as long as it is synced the association owner must. Done again it syncs 
 are not given.
 
 What exists at the destination and was not made here is never overwritten: the status is CONFLICT then, see "coffer sync adopt".
-"coffer sync plan" takes the same flags and shows what would be done. The exit status is 2 unless the secret is synced, or on its way.
+"coffer sync plan" takes the same flags and shows what would be done. The exit status is 2 unless the secret is synced, or on its way. With -wait
+it is 2 unless all of it is synced before -timeout is over.
 
 Examples:
 
   $ coffer sync associate cloud1-sm/prod secret/app
   $ coffer sync associate -granularity=secret-key -exclude='*_TEST' repohost/web secret/ci
-  $ coffer sync associate -prefix -deletion-policy=retain cloud3-sm/prod secret/team/`,
-		Flags: ruleFlags(),
+  $ coffer sync associate -prefix -wait -deletion-policy=retain cloud3-sm/prod secret/team/`,
+		Flags: append(terms.Flags(), mountFlag(), prefixFlag(), &cli.BoolFlag{Name: "wait", Usage: "wait until all of it is synced"}, &cli.StringFlag{Name: "timeout", Value: "5m", Usage: "with -wait, give up after `DURATION`"}),
 	}, func(ctx context.Context, c *command.Call) error {
 		p, body, err := association(ctx, c)
 		if err != nil {
@@ -197,15 +143,38 @@ Examples:
 		if len(body) == 0 {
 			return command.Usagef("name the secret, or -mount and -prefix for all of a mount")
 		}
-		if err := addRules(ctx, c, body); err != nil {
+		if err := terms.Add(ctx, c, body); err != nil {
 			return err
 		}
 		a, err := postTo(ctx, c, p, "/associations/set", body)
 		if err != nil {
 			return err
 		}
-		return printAssociated(c, a, p)
+		if !c.Bool("wait") {
+			return printAssociated(c, a, p)
+		}
+		c.PrintWarnings(a)
+		return followAssociated(ctx, c, p, body)
 	})
+}
+
+// followAssociated waits for what was just associated, and shows what has come of it.
+func followAssociated(ctx context.Context, c *command.Call, p destination, body map[string]any) error {
+	var last *status
+	err := awaitSynced(ctx, c, func(ctx context.Context) (*status, error) {
+		s, err := fetchStatus(ctx, c, &p)
+		if err == nil {
+			last = s.of(body)
+		}
+		return last, err
+	})
+	if last == nil {
+		return err
+	}
+	if c.Format() != command.FormatTable {
+		return errors.Join(err, c.PrintValue(last))
+	}
+	return errors.Join(err, printStatus(c, last))
 }
 
 // printAssociated shows the status of what was just associated or synced. What cannot go on by itself is an error.

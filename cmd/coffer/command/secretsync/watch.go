@@ -12,6 +12,7 @@ import (
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/secretsync/columns"
+	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/coffer-project/coffer/cmd/coffer/command/watch"
 )
 
@@ -118,6 +119,6 @@ func screenText(c *command.Call, s *status, now time.Time) (string, error) {
 		}
 		return -1
 	})
-	err := writeTable(c, &out, entries, now)
+	err := writeTable(c, &out, table.Style{}, entries, now)
 	return strings.TrimSuffix(out.String(), "\n"), err
 }

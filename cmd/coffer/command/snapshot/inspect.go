@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/response"
 )
 
 // Files inside a snapshot, a gzipped tar archive, and the largest that are kept in memory.
@@ -148,8 +149,8 @@ func inspectFile(_ context.Context, c *command.Call) error {
 	if c.Format() != command.FormatTable {
 		return c.PrintValue(info)
 	}
-	rows := command.DataRows(info.Meta)
-	rows = append(rows, command.Row{Key: "parts", Value: json.Number(fmt.Sprint(info.Parts))},
-		command.Row{Key: "bytes", Value: json.Number(fmt.Sprint(info.Bytes))}, command.Row{Key: "checksums", Value: "right"})
+	rows := response.Data(info.Meta)
+	rows = append(rows, response.Row{Key: "parts", Value: json.Number(fmt.Sprint(info.Parts))},
+		response.Row{Key: "bytes", Value: json.Number(fmt.Sprint(info.Bytes))}, response.Row{Key: "checksums", Value: "right"})
 	return c.PrintTable(rows)
 }

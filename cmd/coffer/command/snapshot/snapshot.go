@@ -9,6 +9,7 @@ import (
 	"os"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/progress"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
 	"github.com/coffer-project/coffer/cmd/coffer/local"
 	"github.com/openbao/openbao/api/v2"
@@ -25,12 +26,14 @@ Examples:
   $ coffer operator raft snapshot inspect backup.snap`,
 		command.New(command.Spec{
 			Name: "save", Args: "FILE", Min: 1, Max: 1, Usage: "save a snapshot to a file",
-			Help: `Saves a snapshot to FILE, mode 0600. The file appears only once it is complete and its checksums are right.
+			Help: `Saves a snapshot to FILE, mode 0600. The file appears only once it is complete and its checksums are right. A file that is there already is
+replaced with -force only, and stays as it is if no new one can be saved.
 
 Examples:
 
   $ coffer operator raft snapshot save backup.snap
   $ coffer operator raft snapshot save "backup-$(date +%F).snap"`,
+			Flags: []cli.Flag{command.ForceFlag()},
 		}, save),
 		command.New(command.Spec{
 			Name: "restore", Args: "FILE", Min: 1, Max: 1, Usage: "replace all data by that of a snapshot",
@@ -63,6 +66,9 @@ func save(ctx context.Context, c *command.Call) error {
 	if err != nil {
 		return err
 	}
+	if err := local.Free(c.Arg(0), c.Bool("force")); err != nil { // before anything is sent
+		return command.Usagef("%w", err)
+	}
 	client.SetClientTimeout(0) // it takes as long as there is data
 	req := client.NewRequest(http.MethodGet, "/v1/"+apiPath)
 	resp, err := client.RawRequestWithContext(ctx, req)
@@ -70,26 +76,31 @@ func save(ctx context.Context, c *command.Call) error {
 		return c.Failed(http.MethodGet, apiPath, err)
 	}
 	defer resp.Body.Close()
-	p := c.Progress("Saved")
+	bar := c.Progress()
+	defer bar.End()
+	bar.BeginBytes("saving the snapshot", 0) // its size is not known before its end
+	size := int64(0)
 	var stream error
-	err = local.WritePrivate(c.Arg(0), func(f *os.File) error {
-		if _, err := io.Copy(io.MultiWriter(f, p), resp.Body); err != nil {
+	err = local.WriteNew(c.Arg(0), c.Bool("force"), func(f *os.File) error {
+		if _, err := io.Copy(io.MultiWriter(f, bar), resp.Body); err != nil {
 			stream = c.Failed(http.MethodGet, apiPath, err)
 			return stream
 		}
-		p.Done()
 		if _, err := f.Seek(0, io.SeekStart); err != nil {
 			return err
 		}
-		if _, err := inspectSnapshot(f); err != nil {
+		size = bar.Done()
+		bar.BeginBytes("checking the snapshot", size)
+		if _, err := inspectSnapshot(io.TeeReader(f, bar)); err != nil {
 			stream = command.ServerErrorf("the snapshot received is damaged, nothing was saved: %w", err)
 		}
 		return stream
 	})
+	bar.End()
 	if err != nil {
 		return err
 	}
-	c.Sayf("Success! Saved %s to %s.", table.Size(p.Bytes), c.Arg(0))
+	c.Sayf("Success! Saved %s to %s.", table.Size(size), c.Arg(0))
 	return nil
 }
 
@@ -99,10 +110,19 @@ func restore(ctx context.Context, c *command.Call) error {
 		return command.Usagef("%w", err)
 	}
 	defer f.Close()
-	if _, err := inspectSnapshot(f); err != nil {
+	info, err := f.Stat()
+	if err != nil {
+		return command.Usagef("%w", err)
+	}
+	bar := c.Progress()
+	defer bar.End()
+	bar.BeginBytes("checking the snapshot", info.Size())
+	if _, err := inspectSnapshot(io.TeeReader(f, bar)); err != nil {
 		return command.Usagef("%s: %w; nothing was sent", c.Arg(0), err)
 	}
-	if err := uploadSnapshot(ctx, c, c.Arg(0)); err != nil {
+	err = uploadSnapshot(ctx, c, c.Arg(0), info.Size(), bar)
+	bar.End()
+	if err != nil {
 		return err
 	}
 	c.Sayf("Success! The cluster holds the data of %s now.", c.Arg(0))
@@ -112,7 +132,7 @@ func restore(ctx context.Context, c *command.Call) error {
 // uploadSnapshot sends the file to whichever node is active. A standby names that one while it is still being sent the file, and
 // the sender may go on reading for a moment: each attempt therefore has a reader of its own, which the client library
 // cannot do.
-func uploadSnapshot(ctx context.Context, c *command.Call, file string) error {
+func uploadSnapshot(ctx context.Context, c *command.Call, file string, size int64, bar *progress.Bar) error {
 	client, err := c.SendingClient()
 	if err != nil {
 		return err
@@ -131,16 +151,11 @@ func uploadSnapshot(ctx context.Context, c *command.Call, file string) error {
 		req.Header = http.Header{}
 	}
 	req.Header.Set("X-Vault-Token", like.ClientToken)
-	info, err := os.Stat(file)
-	if err != nil {
-		return command.Usagef("%w", err)
-	}
-	var shown *command.Progress
-	req.ContentLength = info.Size()
+	req.ContentLength = size
 	req.GetBody = func() (io.ReadCloser, error) {
 		f, err := os.Open(file)
-		shown = c.Progress("Sent")
-		return &upload{File: f, progress: shown}, err
+		bar.BeginBytes("sending the snapshot", size)
+		return &upload{File: f, bar: bar, size: size}, err
 	}
 	if req.Body, err = req.GetBody(); err != nil {
 		return command.Usagef("%w", err)
@@ -149,7 +164,6 @@ func uploadSnapshot(ctx context.Context, c *command.Call, file string) error {
 	sender.Timeout = 0 // it takes as long as there is data
 	sender.CheckRedirect = followOnce
 	resp, err := sender.Do(req)
-	shown.Done()
 	if err == nil {
 		defer resp.Body.Close()
 		err = (&api.Response{Response: resp}).Error()
@@ -174,12 +188,17 @@ func followOnce(req *http.Request, via []*http.Request) error {
 // upload is a file on its way to the server.
 type upload struct {
 	*os.File
-	progress *command.Progress
+	bar  *progress.Bar
+	size int64
+	sent int64
 }
 
 func (u *upload) Read(b []byte) (int, error) {
 	n, err := u.File.Read(b)
-	_, _ = u.progress.Write(b[:n])
+	u.sent += int64(n)
+	if u.bar.Add(n); u.sent == u.size {
+		u.bar.Begin("the server checks the snapshot and replaces its data", 0)
+	}
 	return n, err
 }
 

@@ -10,38 +10,13 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 )
 
 // Gap is the space between two columns, as wide as the family's.
 const Gap = 4
 
-// Write aligns rows. text/tabwriter would start again after a value of several lines, such as a certificate.
-func Write(w io.Writer, rows [][]string) error {
-	var widths []int
-	for _, r := range rows {
-		for i, text := range r {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			if i < len(r)-1 {
-				widths[i] = max(widths[i], utf8.RuneCountInString(text))
-			}
-		}
-	}
-	var out strings.Builder
-	for _, r := range rows {
-		for i, text := range r {
-			out.WriteString(text)
-			if i < len(r)-1 {
-				out.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(text)+Gap))
-			}
-		}
-		out.WriteByte('\n')
-	}
-	_, err := io.WriteString(w, out.String())
-	return err
-}
+// Write aligns rows for programs. text/tabwriter would start again after a value of several lines, such as a certificate.
+func Write(w io.Writer, rows [][]string) error { return Style{}.Write(w, rows) }
 
 // Cell is a value as a table shows it. Seconds are shown as a duration where the key says that they are one.
 func Cell(key string, value any) string {

@@ -1,11 +1,12 @@
 package watch
 
 import (
+	"cmp"
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
+	"github.com/coffer-project/coffer/cmd/coffer/command/progress"
 	"github.com/urfave/cli/v3"
 )
 
@@ -15,9 +16,9 @@ func WaitFlags(more ...cli.Flag) []cli.Flag {
 		&cli.StringFlag{Name: "interval", Value: "1s", Usage: "look every `DURATION`"})
 }
 
-// Until calls check until it reports that the state is reached, and says on stderr how it changes. A server that cannot be reached now is
-// tried again. The error after the time of -timeout has the last state.
-func Until(ctx context.Context, c *command.Call, check func(context.Context) (reached bool, state string, err error)) error {
+// Until calls check until it reports that the state is reached, and says on stderr how it is: at first, as it goes on, and at the end. A server
+// that cannot be reached now is tried again. The error after the time of -timeout has the last state.
+func Until(ctx context.Context, c *command.Call, check func(context.Context) (reached bool, state progress.State, err error)) error {
 	if _, err := c.SendingClient(); err != nil {
 		return err
 	}
@@ -29,7 +30,9 @@ func Until(ctx context.Context, c *command.Call, check func(context.Context) (re
 	defer over.Stop()
 	tick := time.NewTicker(every)
 	defer tick.Stop()
-	last := ""
+	bar := c.Progress()
+	defer bar.End()
+	said := false
 	for {
 		reached, state, err := check(ctx)
 		switch {
@@ -38,20 +41,24 @@ func Until(ctx context.Context, c *command.Call, check func(context.Context) (re
 		case err != nil && !command.Passing(err):
 			return err
 		case err != nil:
-			reached, state = false, command.Shortly(err)
+			reached, state = false, progress.State{What: command.Shortly(err)}
 		}
-		if state != last {
-			last = state
-			fmt.Fprintf(c.Err, "%s %s\n", time.Now().Format(time.TimeOnly), state)
+		line := progress.Line(state, 0, 0)
+		if !said && !reached && !command.IsTerminal(c.Err) {
+			c.Warnf("%s %s", time.Now().Format(time.TimeOnly), line)
 		}
+		said = true
+		bar.Set(state)
 		if reached {
+			bar.End()
+			c.Warnf("%s %s", time.Now().Format(time.TimeOnly), line)
 			return nil
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-over.C:
-			return command.ServerErrorf("not reached within %s: %s", limit, last)
+			return command.ServerErrorf("not reached within %s: %s", limit, line)
 		case <-tick.C:
 		}
 	}
@@ -59,7 +66,7 @@ func Until(ctx context.Context, c *command.Call, check func(context.Context) (re
 
 // Times reads -interval and -timeout, which is 0 if it is not given.
 func Times(c *command.Call) (every, limit time.Duration, err error) {
-	if every, err = command.ParseDuration(c.String("interval")); err != nil || every <= 0 {
+	if every, err = command.ParseDuration(cmp.Or(c.String("interval"), "1s")); err != nil || every <= 0 {
 		return 0, 0, command.Usagef("-interval takes a duration such as 1s")
 	}
 	if given := c.String("timeout"); given != "" {

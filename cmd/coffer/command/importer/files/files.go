@@ -20,7 +20,9 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer/move"
 	"github.com/coffer-project/coffer/cmd/coffer/command/kv"
+	"github.com/coffer-project/coffer/cmd/coffer/command/progress"
 	"github.com/coffer-project/coffer/cmd/coffer/command/table"
+	"github.com/coffer-project/coffer/cmd/coffer/local"
 	"github.com/urfave/cli/v3"
 )
 
@@ -128,7 +130,7 @@ Examples:
 
   $ coffer export ` + f.name + ` secret/app
   $ coffer export ` + f.name + ` -out=FILE secret/app`,
-			Flags: []cli.Flag{mountFlag(), &cli.StringFlag{Name: "out", Usage: "write to the new file `FILE`"}},
+			Flags: []cli.Flag{mountFlag(), &cli.StringFlag{Name: "out", Usage: "write to the new file `FILE`"}, command.ForceFlag()},
 		}, func(ctx context.Context, c *command.Call) error { return exportFile(ctx, c, f) }))
 	}
 	return command.Group("export", "write secrets to files", `Commands that write secrets to files, for programs that can read nothing else.
@@ -174,6 +176,9 @@ func importFile(ctx context.Context, c *command.Call, f format) error {
 	}
 	var rows [][]string
 	totals := map[string]int{}
+	bar := c.Progress()
+	defer bar.End()
+	bar.Begin("writing secrets", len(secrets))
 	for _, name := range slices.Sorted(maps.Keys(secrets)) {
 		p := base
 		p.Name = strings.Trim(strings.Trim(base.Name, "/")+"/"+name, "/")
@@ -182,8 +187,10 @@ func importFile(ctx context.Context, c *command.Call, f format) error {
 			return err
 		}
 		totals[action]++
+		bar.Add(1)
 		rows = append(rows, []string{action, table.Printable(p.Mount + p.Name)})
 	}
+	bar.End()
 	if c.Format() != command.FormatTable {
 		actions := make([]map[string]string, len(rows))
 		for i, row := range rows {
@@ -286,12 +293,20 @@ func exportFile(ctx context.Context, c *command.Call, f format) error {
 	if err != nil {
 		return err
 	}
-	secrets := map[string]map[string]any{}
-	if folder := base.Name == "" || strings.HasSuffix(base.Name, "/"); folder {
-		err = collect(ctx, c, base, "", secrets)
-	} else {
-		err = export(ctx, c, base, base.Name[strings.LastIndex(base.Name, "/")+1:], secrets)
+	if out := c.String("out"); out != "" && f.write != nil {
+		if err := local.Free(out, c.Bool("force")); err != nil { // before anything is read
+			return command.Usagef("%w", err)
+		}
 	}
+	r := &reader{call: c, bar: c.Progress(), secrets: map[string]map[string]any{}}
+	r.bar.Begin("reading secrets", 0)
+	if folder := base.Name == "" || strings.HasSuffix(base.Name, "/"); folder {
+		err = r.collect(ctx, base, "")
+	} else {
+		err = r.export(ctx, base, base.Name[strings.LastIndex(base.Name, "/")+1:])
+	}
+	r.bar.End()
+	secrets := r.secrets
 	if err != nil {
 		return err
 	}
@@ -310,18 +325,8 @@ func exportFile(ctx context.Context, c *command.Call, f format) error {
 		_, err := c.Out.Write(raw)
 		return err
 	}
-	file, err := os.OpenFile(out, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if errors.Is(err, fs.ErrExist) {
-		return command.Usagef("%s is there already: choose another file, or remove it", out)
-	}
-	if err != nil {
+	if err := local.WriteNew(out, c.Bool("force"), func(f *os.File) error { _, err := f.Write(raw); return err }); err != nil {
 		return command.Usagef("%w", err)
-	}
-	if _, err := file.Write(raw); err != nil {
-		return errors.Join(err, file.Close(), os.Remove(out))
-	}
-	if err := file.Close(); err != nil {
-		return err
 	}
 	c.Sayf("Success! Wrote %d secrets, unencrypted, to: %s", len(secrets), out)
 	return nil
@@ -347,9 +352,9 @@ func writeFiles(c *command.Call, secrets map[string]map[string]any) error {
 			texts[at] = text
 		}
 	}
-	if err := os.Mkdir(out, 0o700); errors.Is(err, fs.ErrExist) {
-		return command.Usagef("%s is there already: choose another directory, or remove it", out)
-	} else if err != nil {
+	if err := os.Mkdir(out, 0o700); errors.Is(err, fs.ErrExist) && !c.Bool("force") {
+		return command.Usagef("%s is there already and was left as it is: name another directory, or replace files in it with -force", out)
+	} else if err != nil && !errors.Is(err, fs.ErrExist) {
 		return command.Usagef("%w", err)
 	}
 	for at, text := range texts {
@@ -357,7 +362,7 @@ func writeFiles(c *command.Call, secrets map[string]map[string]any) error {
 		if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 			return command.Usagef("%w", err)
 		}
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		if err := local.WritePrivate(file, func(f *os.File) error { _, err := f.WriteString(text); return err }); err != nil {
 			return command.Usagef("%w", err)
 		}
 	}
@@ -365,11 +370,18 @@ func writeFiles(c *command.Call, secrets map[string]map[string]any) error {
 	return nil
 }
 
+// reader reads secrets, by what follows PATH.
+type reader struct {
+	call    *command.Call
+	bar     *progress.Bar
+	secrets map[string]map[string]any
+}
+
 // collect exports what is in a folder.
-func collect(ctx context.Context, c *command.Call, base kv.Path, folder string, into map[string]map[string]any) error {
+func (r *reader) collect(ctx context.Context, base kv.Path, folder string) error {
 	at := base
 	at.Name = base.Name + folder
-	a, err := c.Send(ctx, command.Request{Method: "LIST", Path: strings.TrimRight(at.At("metadata"), "/")})
+	a, err := r.call.Send(ctx, command.Request{Method: "LIST", Path: strings.TrimRight(at.At("metadata"), "/")})
 	if command.NothingThere(err) {
 		return nil
 	}
@@ -378,11 +390,11 @@ func collect(ctx context.Context, c *command.Call, base kv.Path, folder string, 
 	}
 	for _, name := range command.StringsOf(a.Data()["keys"]) {
 		if strings.HasSuffix(name, "/") {
-			err = collect(ctx, c, base, folder+name, into)
+			err = r.collect(ctx, base, folder+name)
 		} else {
 			p := base
 			p.Name = base.Name + folder + name
-			err = export(ctx, c, p, folder+name, into)
+			err = r.export(ctx, p, folder+name)
 		}
 		if err != nil {
 			return err
@@ -391,16 +403,17 @@ func collect(ctx context.Context, c *command.Call, base kv.Path, folder string, 
 	return nil
 }
 
-func export(ctx context.Context, c *command.Call, p kv.Path, name string, into map[string]map[string]any) error {
-	now, err := read(ctx, c, p)
+func (r *reader) export(ctx context.Context, p kv.Path, name string) error {
+	now, err := read(ctx, r.call, p)
 	if err != nil {
 		return err
 	}
 	switch {
 	case now.data != nil:
-		into[name] = now.data
+		r.secrets[name] = now.data
+		r.bar.Add(1)
 	case now.version != nil:
-		c.Warnf("Warning: %s is left out, as its newest version is deleted", table.Printable(p.Mount+p.Name))
+		r.call.Warnf("Warning: %s is left out, as its newest version is deleted", table.Printable(p.Mount+p.Name))
 	}
 	return nil
 }

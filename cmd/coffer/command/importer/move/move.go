@@ -11,7 +11,7 @@ import (
 
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer/ledger"
-	"github.com/coffer-project/coffer/cmd/coffer/command/importer/progress"
+	"github.com/coffer-project/coffer/cmd/coffer/command/progress"
 	"golang.org/x/sync/errgroup"
 )
 

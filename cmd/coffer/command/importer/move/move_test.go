@@ -12,7 +12,7 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/command"
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer/ledger"
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer/move"
-	"github.com/coffer-project/coffer/cmd/coffer/command/importer/progress"
+	"github.com/coffer-project/coffer/cmd/coffer/command/progress"
 )
 
 func TestDifferences(t *testing.T) {

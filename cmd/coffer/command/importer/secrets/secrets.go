@@ -19,8 +19,8 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer/inventory"
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer/ledger"
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer/move"
-	"github.com/coffer-project/coffer/cmd/coffer/command/importer/progress"
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer/source"
+	"github.com/coffer-project/coffer/cmd/coffer/command/progress"
 	"golang.org/x/sync/errgroup"
 )
 

@@ -1,11 +1,8 @@
-// Package columns prints the tables of "coffer sync", in which the words that say how something is have a colour: those of the columns
-// Status, Action and Drift.
+// Package columns prints the tables of "coffer sync", and colours those that a watch redraws: the words in the columns Status, Action and Drift.
 package columns
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"strings"
 	"unicode/utf8"
 
@@ -31,42 +28,12 @@ func Heading(names []string) [][]string {
 	return [][]string{names, rule}
 }
 
-// Print prints a table whose column Status is coloured.
+// Print prints a table.
 func Print(c *command.Call, names []string, rows [][]string) error {
 	if err := c.CheckFormat(); err != nil {
 		return err
 	}
-	var out bytes.Buffer
-	if err := table.Write(&out, append(Heading(names), rows...)); err != nil {
-		return err
-	}
-	return PrintText(c, out.String())
-}
-
-// PrintText prints a text that has such tables, coloured on a terminal.
-func PrintText(c *command.Call, text string) error {
-	colour := Colours()
-	for line := range strings.Lines(text) {
-		if command.Coloured(c.Out) {
-			line = colour(line)
-		}
-		if _, err := io.WriteString(c.Out, line); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-const (
-	green, yellow, red, magenta = "32", "33", "31", "35"
-)
-
-// wordColours are those of the words in columns Status and Action.
-var wordColours = map[string]string{
-	"SYNCED": green, "ok": green, "create": green, "none": green,
-	"PENDING": yellow, "SYNCING": yellow, "UNSYNCING": yellow, "UNSYNCED": yellow, "unknown": yellow, "update": yellow, "recover": yellow, "forget": yellow, "retain": yellow, "wait": yellow,
-	"CONFLICT": magenta, "conflict": magenta, "adopt": magenta, "changed": magenta, "missing": magenta,
-	"CLIENT_SIDE_ERROR": red, "EXTERNAL_SERVICE_ERROR": red, "INTERNAL_VAULT_ERROR": red, "failed": red, "delete": red, "refuse": red,
+	return command.StyleOf(c.Out).Write(c.Out, append(Heading(names), rows...))
 }
 
 // Colours returns a function that colours the words of a table line by line, once it has seen the heading: what is in
@@ -85,12 +52,12 @@ func Colours() func(line string) string {
 			return line
 		}
 		word, _, _ := strings.Cut(string(r[from:]), " ")
-		code := wordColours[strings.TrimSuffix(word, "\n")]
+		word = strings.TrimSuffix(word, "\n")
+		code := table.ColourOf("Status", word)
 		if code == "" {
 			return line
 		}
-		word = strings.TrimSuffix(word, "\n")
-		return string(r[:from]) + "\x1b[" + code + "m" + word + "\x1b[0m" + string(r[from+utf8.RuneCountInString(word):])
+		return string(r[:from]) + table.Colour(code, word) + string(r[from+utf8.RuneCountInString(word):])
 	}
 }
 
