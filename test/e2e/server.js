@@ -3,7 +3,9 @@
 import { spawn } from 'node:child_process'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
+import assert from 'node:assert/strict'
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { chromium } from 'playwright-core'
 
 const binary = process.env.COFFER_BIN ?? new URL('../../bin/coffer', import.meta.url).pathname
@@ -102,4 +104,51 @@ export async function openPage(browser, server, options = {}) {
   })
   page.setDefaultTimeout(60_000)
   return { page, context, faults }
+}
+
+/**
+ * A server in use with a browser: api(method, path, body, token) asks it, throwing what is refused; as(token, place, work) opens a place
+ * as the holder of a token, and looks afterwards whether anything happened that must not.
+ */
+export async function startUse(options) {
+  const server = await startServer(options)
+  let rootToken = ''
+  async function api(method, path, body, token = rootToken) {
+    const response = await fetch(`${server.url}/v1/${path}`, { method, headers: { 'X-Vault-Token': token }, body: body && JSON.stringify(body) })
+    const text = await response.text()
+    if (!response.ok) throw new Error(`${method} ${path}: ${response.status} ${text}`)
+    return text ? JSON.parse(text) : null
+  }
+  const { keys_base64, root_token } = await api('PUT', 'sys/init', { secret_shares: 1, secret_threshold: 1 }, '')
+  await api('PUT', 'sys/unseal', { key: keys_base64[0] }, '')
+  rootToken = root_token
+  while ((await fetch(`${server.url}/v1/sys/health`)).status !== 200) await sleep(50)
+  const browser = await startBrowser()
+
+  async function as(token, place, work, options) {
+    const { page, context, faults } = await openPage(browser, server, options)
+    try {
+      await page.goto(`${server.url}/ui/#/${place}`)
+      await page.getByLabel('Token', { exact: true }).fill(token)
+      await page.getByRole('button', { name: 'Sign in', exact: true }).click()
+      await work(page)
+      assert.deepEqual(faults, [])
+    } finally {
+      await context.close()
+    }
+  }
+
+  return {
+    server,
+    browser,
+    rootToken,
+    api,
+    as,
+    policy: (name, text) => api('PUT', `sys/policies/acl/${name}`, { policy: text }),
+    tokenOf: async (body) => (await api('POST', 'auth/token/create', body)).auth.client_token,
+    async stop() {
+      await browser.close()
+      await server.stop()
+    },
+  }
 }
