@@ -2,6 +2,7 @@
 
 import { spawn } from 'node:child_process'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:http'
 import { tmpdir } from 'node:os'
 import assert from 'node:assert/strict'
 import { join } from 'node:path'
@@ -151,4 +152,39 @@ export async function startUse(options) {
       await server.stop()
     },
   }
+}
+
+/**
+ * The variables of a project of GitLab, on loopback: a destination that other clients change, too, and that fails while failing is true.
+ * held is the variables by their keys; configuration is what the server needs to go there.
+ */
+export async function startGitLab() {
+  const lab = { held: new Map(), failing: false }
+  const http = createServer(async (req, res) => {
+    let text = ''
+    for await (const chunk of req) text += chunk
+    const body = text ? JSON.parse(text) : {}
+    const answer = (status, what) => res.writeHead(status, { 'content-type': 'application/json', 'x-next-page': '' }).end(JSON.stringify(what))
+    const key = decodeURIComponent(new URL(req.url, 'http://lab').pathname.split('/variables/')[1] ?? '')
+    if (lab.failing) return answer(503, { message: 'maintenance' })
+    if (req.url.endsWith('/personal_access_tokens/self')) return answer(200, { id: 1, active: true, revoked: false, scopes: ['api'], expires_at: null })
+    if (req.method === 'GET' && !key) return answer(200, [...lab.held.values()])
+    if (req.method === 'POST' && lab.held.has(body.key)) return answer(400, { message: { key: ['has already been taken'] } })
+    if (req.method !== 'POST' && !lab.held.has(key)) return answer(404, { message: '404 Variable Not Found' })
+    if (req.method === 'GET') return answer(200, lab.held.get(key))
+    if (req.method === 'DELETE') return lab.held.delete(key), res.writeHead(204).end()
+    const one = { variable_type: 'env_var', environment_scope: '*', ...lab.held.get(key), ...body }
+    lab.held.set(one.key ?? key, one)
+    return answer(req.method === 'POST' ? 201 : 200, one)
+  })
+  await new Promise((resolve) => http.listen(0, '127.0.0.1', resolve))
+  lab.configuration = `sync {
+    allow_private_addresses = true
+    endpoint "gitlab" { url = "http://127.0.0.1:${http.address().port}" }
+  }`
+  lab.stop = () => {
+    http.closeAllConnections()
+    http.close()
+  }
+  return lab
 }
