@@ -93,3 +93,24 @@ test('who wrote a version is found in the audit log', async () => {
     assert.equal(await page.getByText('Who wrote it').count(), 0)
   })
 })
+
+test('environments are seen side by side: keys that are missing or differ, without values', async () => {
+  const put = (path, data) => use.api('PUT', `team/data/env/${path}`, { data })
+  await put('dev/db', { host: 'a-host', password: 'a-password-of-dev' })
+  await put('prod/db', { host: 'a-host', password: 'a-password-of-prod', replica: 'x' })
+  await put('staging/db', { host: 'a-host', password: 'a-password-of-dev' })
+  await put('prod/mail', { user: 'u' })
+  await use.policy('not-prod', 'path "team/metadata/*" { capabilities = ["list"] } path "team/data/env/dev/*" { capabilities = ["read"] } path "team/data/env/staging/*" { capabilities = ["read"] }')
+  const rows = async (page) => {
+    await page.getByRole('button', { name: 'Side by side' }).click()
+    await sees(page.getByRole('table', { name: 'Folders side by side' }).locator('code'))
+    return page.locator('table tbody tr').evaluateAll((all) => all.map((tr) => [...tr.cells].map((td) => td.innerText.trim()).join(' ')))
+  }
+  await use.as(use.rootToken, 'secrets/team%2F/list/env/', async (page) => {
+    assert.deepEqual(await rows(page), ['db host A A A', 'db password A B A', 'db replica none A none', 'mail user none A none'])
+    assert.equal(/a-password|a-host/.test(await page.content()), false)
+  })
+  await use.as(await use.tokenOf({ policies: ['not-prod'] }), 'secrets/team%2F/list/env/', async (page) => {
+    assert.deepEqual((await rows(page)).slice(0, 2), ['db host A may not be read A', 'db password A may not be read A'])
+  })
+})
