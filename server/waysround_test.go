@@ -232,8 +232,11 @@ func TestHeldLoginEndsWithItsMount(t *testing.T) {
 		disabled <- err
 	}()
 	in.until(func() bool {
-		_, err := in.do(in.root, engines.Read, "sys/auth/userpass", "")
-		return err != nil
+		if m.Hold() != nil {
+			return true
+		}
+		m.Release()
+		return false
 	}, "the mount is not being disabled")
 	in.refused(engines.KindNotFound, "", "", engines.Update, "sys/mfa/validate", body)
 	m.Release()
