@@ -139,6 +139,45 @@ test('an entity gets policies, an alias and a second factor; the picture of its 
   assert.deepEqual((await api('GET', 'identity/entity/name/ana')).data.metadata, { team: 'payments' })
 })
 
+test('a second factor is set up: a method, one for oneself by a QR code, and the logins that need it', async () => {
+  await api('POST', 'sys/auth/people', { type: 'userpass' })
+  await policy('own-factor', 'path "identity/mfa/method/totp/generate" { capabilities = ["update"] } path "identity/mfa/method/totp" { capabilities = ["list"] }')
+  await api('POST', 'auth/people/users/bo', { password: 'correct horse', token_policies: ['own-factor'] })
+  await as(rootToken, 'mfa', async (page) => {
+    await page.getByRole('button', { name: 'New method' }).click()
+    await page.getByLabel('Name', { exact: true }).fill('tablet')
+    await page.getByRole('button', { name: 'Save method' }).click()
+    await sees(page.getByRole('table', { name: 'Methods' }).getByText('tablet'))
+    await sees(page.locator('#no-entity'))
+  })
+  const login = async () => (await api('POST', 'auth/people/login/bo', { password: 'correct horse' }, '')).auth
+  await as((await login()).client_token, 'mfa', async (page) => {
+    assert.equal(await page.getByRole('button', { name: 'New method' }).count(), 0)
+    await page.getByLabel('Method', { exact: true }).selectOption({ label: 'tablet' })
+    await page.getByRole('button', { name: 'Enrol' }).click()
+    await sees(page.locator('canvas[data-drawn]'))
+    await page.getByRole('button', { name: 'Hide it' }).click()
+    await page.getByLabel('Method', { exact: true }).selectOption({ label: 'tablet' })
+    await page.getByRole('button', { name: 'Enrol' }).click()
+    await sees(page.getByText('There is a secret already, and it stays.'))
+  })
+  await as(rootToken, 'mfa', async (page) => {
+    await page.getByRole('button', { name: 'New enforcement' }).click()
+    await page.getByLabel('Name', { exact: true }).fill('people')
+    await page.getByRole('checkbox', { name: 'tablet' }).check()
+    await page.getByRole('checkbox', { name: 'people/' }).check()
+    await page.getByRole('button', { name: 'Save enforcement' }).click()
+    const row = page.getByRole('table', { name: 'Enforcements' }).locator('[data-row=people]')
+    await sees(row.getByText('people/'))
+    assert.ok((await login()).mfa_requirement, 'the login waits for a code')
+    await row.getByRole('button', { name: 'Delete enforcement people' }).click()
+    await page.getByRole('button', { name: 'Delete', exact: true }).last().click()
+    await row.waitFor({ state: 'detached' })
+    assert.ok((await login()).client_token)
+    assert.deepEqual(await serious(page), [])
+  })
+})
+
 test('a group gets members by name, and an external one an alias', async () => {
   await as(rootToken, 'groups', async (page) => {
     const make = async (name) => {

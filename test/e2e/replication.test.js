@@ -129,7 +129,12 @@ test('both sides show each other', async () => {
   await sees(secondary.locator('time').first())
   await sees(primary.getByRole('img', { name: /^Replication: primary .*; secondary eu, / }))
 
+  await sees(primary.locator('#retained', { hasText: /[\d,]+ entr(y|ies), from [\d,]+ to [\d,]+/ }))
+  const chart = primary.getByRole('img', { name: /^Seconds behind in the last 20 minutes: eu / })
+  await sees(chart.locator('canvas'))
+
   const page = await open(eu)
+  await sees(page.getByRole('img', { name: /^Seconds behind in the last 20 minutes: this cluster / }))
   await sees(page.getByRole('img', { name: /^Replication: primary .*; secondary .*streaming/ }))
   await sees(fact(page, 'Phase', 'streaming'))
   await sees(fact(page, 'Connection', 'ready'))
@@ -279,6 +284,17 @@ test('states that no healthy cluster has are shown', async () => {
   await sees(node.getByText('disk failing'))
   await sees(node.getByText('not current'))
   await sees(node.getByText('state 1 min 14 s old'))
+})
+
+test('a secondary is removed only after its name was typed', async () => {
+  const page = await open(eu)
+  await page.getByRole('button', { name: 'Remove us' }).click()
+  const dialog = page.getByRole('dialog')
+  await dialog.getByRole('textbox').fill('us')
+  await dialog.getByRole('button', { name: 'Remove', exact: true }).click()
+  await sees(page.getByText('Secondary us removed'))
+  await sees(card(page, 'Secondaries').getByText('None is enrolled.'))
+  await phase(us, 'revoked')
 })
 
 test('never broke the content security policy, threw, or asked another server', () => {

@@ -2,8 +2,11 @@
 
 import { spawn } from 'node:child_process'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:http'
 import { tmpdir } from 'node:os'
+import assert from 'node:assert/strict'
 import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
 import { chromium } from 'playwright-core'
 
 const binary = process.env.COFFER_BIN ?? new URL('../../bin/coffer', import.meta.url).pathname
@@ -102,4 +105,86 @@ export async function openPage(browser, server, options = {}) {
   })
   page.setDefaultTimeout(60_000)
   return { page, context, faults }
+}
+
+/**
+ * A server in use with a browser: api(method, path, body, token) asks it, throwing what is refused; as(token, place, work) opens a place
+ * as the holder of a token, and looks afterwards whether anything happened that must not.
+ */
+export async function startUse(options) {
+  const server = await startServer(options)
+  let rootToken = ''
+  async function api(method, path, body, token = rootToken) {
+    const response = await fetch(`${server.url}/v1/${path}`, { method, headers: { 'X-Vault-Token': token }, body: body && JSON.stringify(body) })
+    const text = await response.text()
+    if (!response.ok) throw new Error(`${method} ${path}: ${response.status} ${text}`)
+    return text ? JSON.parse(text) : null
+  }
+  const { keys_base64, root_token } = await api('PUT', 'sys/init', { secret_shares: 1, secret_threshold: 1 }, '')
+  await api('PUT', 'sys/unseal', { key: keys_base64[0] }, '')
+  rootToken = root_token
+  while ((await fetch(`${server.url}/v1/sys/health`)).status !== 200) await sleep(50)
+  const browser = await startBrowser()
+
+  async function as(token, place, work, options) {
+    const { page, context, faults } = await openPage(browser, server, options)
+    try {
+      await page.goto(`${server.url}/ui/#/${place}`)
+      await page.getByLabel('Token', { exact: true }).fill(token)
+      await page.getByRole('button', { name: 'Sign in', exact: true }).click()
+      await work(page)
+      assert.deepEqual(faults, [])
+    } finally {
+      await context.close()
+    }
+  }
+
+  return {
+    server,
+    browser,
+    rootToken,
+    api,
+    as,
+    policy: (name, text) => api('PUT', `sys/policies/acl/${name}`, { policy: text }),
+    tokenOf: async (body) => (await api('POST', 'auth/token/create', body)).auth.client_token,
+    async stop() {
+      await browser.close()
+      await server.stop()
+    },
+  }
+}
+
+/**
+ * The variables of a project of GitLab, on loopback: a destination that other clients change, too, and that fails while failing is true.
+ * held is the variables by their keys; configuration is what the server needs to go there.
+ */
+export async function startGitLab() {
+  const lab = { held: new Map(), failing: false }
+  const http = createServer(async (req, res) => {
+    let text = ''
+    for await (const chunk of req) text += chunk
+    const body = text ? JSON.parse(text) : {}
+    const answer = (status, what) => res.writeHead(status, { 'content-type': 'application/json', 'x-next-page': '' }).end(JSON.stringify(what))
+    const key = decodeURIComponent(new URL(req.url, 'http://lab').pathname.split('/variables/')[1] ?? '')
+    if (lab.failing) return answer(503, { message: 'maintenance' })
+    if (req.url.endsWith('/personal_access_tokens/self')) return answer(200, { id: 1, active: true, revoked: false, scopes: ['api'], expires_at: null })
+    if (req.method === 'GET' && !key) return answer(200, [...lab.held.values()])
+    if (req.method === 'POST' && lab.held.has(body.key)) return answer(400, { message: { key: ['has already been taken'] } })
+    if (req.method !== 'POST' && !lab.held.has(key)) return answer(404, { message: '404 Variable Not Found' })
+    if (req.method === 'GET') return answer(200, lab.held.get(key))
+    if (req.method === 'DELETE') return lab.held.delete(key), res.writeHead(204).end()
+    const one = { variable_type: 'env_var', environment_scope: '*', ...lab.held.get(key), ...body }
+    lab.held.set(one.key ?? key, one)
+    return answer(req.method === 'POST' ? 201 : 200, one)
+  })
+  await new Promise((resolve) => http.listen(0, '127.0.0.1', resolve))
+  lab.configuration = `sync {
+    allow_private_addresses = true
+    endpoint "gitlab" { url = "http://127.0.0.1:${http.address().port}" }
+  }`
+  lab.stop = () => {
+    http.closeAllConnections()
+    http.close()
+  }
+  return lab
 }

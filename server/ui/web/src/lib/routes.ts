@@ -35,6 +35,7 @@ export const pages: Page[] = [
   { path: 'tokens', title: 'Tokens', group: 'Access', icon: 'token', load: () => import('../pages/Tokens.svelte'), words: 'accessor revoke' },
   { path: 'entities', title: 'Entities', group: 'Access', icon: 'person', deep: true, needs: ['identity/entity/name', 'list'], load: () => import('../pages/Entities.svelte'), words: 'identity people programs alias' },
   { path: 'groups', title: 'Groups', group: 'Access', icon: 'namespace', deep: true, needs: ['identity/group/name', 'list'], load: () => import('../pages/Groups.svelte'), words: 'identity members external' },
+  { path: 'mfa', title: 'Second factors', group: 'Access', icon: 'lease', needs: ['identity/mfa/method/totp/generate', 'update'], load: () => import('../pages/Mfa.svelte'), words: 'mfa totp codes enrol login enforcement' },
   { path: 'sync', title: 'Sync', group: 'Deliver', icon: 'sync', deep: true, phone: true, needs: ['sys/sync/destinations', 'list'], load: () => import('../pages/Sync.svelte'), words: 'destinations deliver associations' },
   { path: 'leases', title: 'Leases', group: 'Protect', icon: 'lease', needs: ['sys/leases/count', 'read'], load: () => import('../pages/Leases.svelte'), words: 'revoke expire' },
   { path: 'limits', title: 'Limits', group: 'Protect', icon: 'limit', needs: ['sys/quotas/rate-limit', 'list'], clusterWide: true, load: () => import('../pages/Limits.svelte'), words: 'quotas rate' },

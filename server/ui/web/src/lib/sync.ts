@@ -54,6 +54,8 @@ export interface Linked {
   next_retry?: string
   last_attempt?: string
   updated_at: string
+  /** What another client has done to it, as the last check found. */
+  drift?: 'changed' | 'missing'
   paused?: boolean
 }
 
@@ -93,4 +95,21 @@ export function laneOf(l: Linked): Lane {
 export function countsOf(h?: Health): { lane: Lane; n: number }[] {
   const of = (status: string) => laneOf({ sync_status: status, next_retry: 'some time' } as Linked)
   return lanes.map((lane) => ({ lane, n: Object.entries(h?.links ?? {}).reduce((sum, [status, n]) => sum + (of(status) === lane ? n : 0), 0) }))
+}
+
+export interface Planned {
+  mount: string
+  secret_name: string
+  sub_key: string
+  external_name: string
+  action: string
+  reason: string
+}
+
+/** An action of a plan as a sign: what it does to the name at the destination. "!" needs someone. */
+export function signOf(action: string): '+' | '~' | '−' | '!' | '' {
+  if (action === 'create' || action === 'recover') return '+'
+  if (action === 'update' || action === 'adopt') return '~'
+  if (action === 'delete') return '−'
+  return action === 'conflict' || action === 'refuse' ? '!' : ''
 }
