@@ -9,13 +9,14 @@ import (
 )
 
 // Memory is a Store in memory with the exact semantics of the replicated one, and a Feed. It is for tests
-// and small tools: List and Scan cost as much as everything stored. The zero value is ready.
+// and small tools. The zero value is ready.
 type Memory struct {
 	Subscribers
 
 	mu      sync.RWMutex
 	index   Index
 	entries map[Key]Entry
+	keys    []Key // of entries, in order
 }
 
 // Get implements Reader.
@@ -34,17 +35,21 @@ func (m *Memory) Get(ctx context.Context, key Key) (Entry, error) {
 
 // List implements Reader.
 func (m *Memory) List(ctx context.Context, prefix Key, after string, limit int) ([]string, error) {
-	entries, err := m.Scan(ctx, prefix, "", 0)
-	if err != nil {
+	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	m.mu.RLock()
+	defer m.mu.RUnlock()
 	var names []string
-	for _, e := range entries {
-		name := string(e.Key[len(prefix):])
-		if i := strings.IndexByte(name, '/'); i >= 0 {
-			name = name[:i+1]
+	for i := m.from(prefix + Key(after)); i < len(m.keys) && strings.HasPrefix(string(m.keys[i]), string(prefix)); {
+		name := string(m.keys[i][len(prefix):])
+		if folder, _, ok := strings.Cut(name, "/"); ok {
+			name = folder + "/"
+			i = m.from(prefix + Key(folder) + "0") // the first key after the folder, as "0" follows "/"
+		} else {
+			i++
 		}
-		if name <= after || len(names) > 0 && names[len(names)-1] == name {
+		if name <= after {
 			continue
 		}
 		if names = append(names, name); limit > 0 && len(names) == limit {
@@ -62,16 +67,21 @@ func (m *Memory) Scan(ctx context.Context, prefix, after Key, limit int) ([]Entr
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	var out []Entry
-	for k, e := range m.entries {
-		if strings.HasPrefix(string(k), string(prefix)) && k > after {
-			out = append(out, e)
+	for _, k := range m.keys[m.from(max(prefix, after)):] {
+		if !strings.HasPrefix(string(k), string(prefix)) || limit > 0 && len(out) == limit {
+			break
+		}
+		if k > after {
+			out = append(out, m.entries[k])
 		}
 	}
-	slices.SortFunc(out, func(a, b Entry) int { return strings.Compare(string(a.Key), string(b.Key)) })
-	if limit > 0 && len(out) > limit {
-		out = out[:limit]
-	}
 	return out, nil
+}
+
+// from returns the place of the first key that is not before k.
+func (m *Memory) from(k Key) int {
+	i, _ := slices.BinarySearch(m.keys, k)
+	return i
 }
 
 // memorySlack leaves room for what a barrier above adds to each value.
@@ -102,10 +112,16 @@ func (m *Memory) Commit(ctx context.Context, b Batch) (Index, error) {
 	ch := Change{Index: m.index}
 	for _, p := range b.Puts {
 		e := Entry{Key: p.Key, Value: bytes.Clone(p.Value), Version: m.index, Origin: p.Origin}
+		if _, ok := m.entries[p.Key]; !ok {
+			m.keys = slices.Insert(m.keys, m.from(p.Key), p.Key)
+		}
 		m.entries[p.Key] = e
 		ch.Entries = append(ch.Entries, e)
 	}
 	for _, k := range b.Deletes {
+		if i, ok := slices.BinarySearch(m.keys, k); ok {
+			m.keys = slices.Delete(m.keys, i, i+1)
+		}
 		delete(m.entries, k)
 		ch.Entries = append(ch.Entries, Entry{Key: k})
 	}
