@@ -83,7 +83,7 @@ test('who wrote a version is found in the audit log', async () => {
   const eve = await use.tokenOf({ policies: ['db-write'], display_name: 'eve' })
   await use.api('PUT', 'team/data/app/db', { data: { password: 'three' } }, eve)
   await use.as(use.rootToken, 'secrets/team%2F/show/app/db?tab=versions', async (page) => {
-    await page.getByRole('link', { name: 'Who wrote version 3' }).click()
+    await page.getByRole('link', { name: 'Who wrote it: version 3' }).click()
     await sees(page.locator('table[aria-label=Records]').getByText('token-eve'))
     assert.equal(await page.getByLabel('Path begins with').inputValue(), 'team/data/app/db')
   })
