@@ -540,7 +540,7 @@ func TestMountWaitsForAUserThatMayComeToBeSeen(t *testing.T) {
 		}
 		return awstest.Fault{}
 	})
-	r.change(func(n *rollback) { n.CreatedAt = time.Now().Add(50*time.Millisecond - accesskey.SeenTime) })
+	r.change(func(n *rollback) { n.CreatedAt = time.Now().Add(time.Second - accesskey.SeenTime) })
 	if err := r.leave(); err != nil {
 		t.Error(err)
 	}
