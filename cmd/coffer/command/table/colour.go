@@ -36,10 +36,6 @@ func ColourOf(title, cell string) string {
 		return Red
 	case title == "Sealed" && cell == "true", (title == "Healthy" || title == "Initialized") && cell == "false":
 		return Red
-	case cell == "✓":
-		return Green
-	case cell == "✗":
-		return Red
 	case title == "Sealed" && cell == "false", title == "Healthy" && cell == "true":
 		return Green
 	case title == "[ok]" && cell == title:
