@@ -223,10 +223,7 @@ func (s Style) stacked(rows [][]string) []string {
 				block = append(block, []string{rows[0][i], cell})
 			}
 		}
-		left := 0
-		for _, pair := range block {
-			left = max(left, utf8.RuneCountInString(pair[0]))
-		}
+		left := widths(block)[0]
 		lines = append(lines, s.align(wrapped(block, []int{left, s.Width - left - narrow}, false), narrow, false)...)
 	}
 	return lines
