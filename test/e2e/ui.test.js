@@ -323,6 +323,20 @@ test('writes, edits and deletes a policy', async () => {
   assert.equal((await api('GET', 'sys/policies/acl/passing')).status, 404)
 })
 
+test('types over what the browser has selected before the editor has heard of it', async () => {
+  const other = await openPage(browser, server)
+  await other.page.addInitScript(() => window.addEventListener('selectionchange', (e) => e.stopImmediatePropagation(), true))
+  await other.page.goto(`${server.url}/ui/#/policies/new`)
+  await other.page.getByLabel('Token', { exact: true }).fill(rootToken)
+  await other.page.getByRole('button', { name: 'Sign in', exact: true }).click()
+  const policy = other.page.getByLabel('Policy', { exact: true })
+  await policy.fill('path "one/*" { capabilities = ["read"] }')
+  await policy.fill('path "two/*" { capabilities = ["list"] }')
+  assert.equal((await policy.innerText()).trim(), 'path "two/*" { capabilities = ["list"] }')
+  assert.deepEqual(other.faults, [])
+  await other.context.close()
+})
+
 let readerToken
 
 test('creates a token, looks it up by its accessor, and it is refused what its policy does not cover', async () => {

@@ -77,9 +77,18 @@ const fault = StateField.define<{ text: DecorationSet; gutter: RangeSet<GutterMa
   provide: (f) => [EditorView.decorations.from(f, (v) => v.text), gutterLineClass.from(f, (v) => v.gutter)],
 })
 
-/** Replaces a selection itself: the browser would put inline styles into the text, against the content policy. */
+/**
+ * Replaces a selection itself: the browser would put inline styles into the text, against the content policy. The browser's selection
+ * counts where the editor has not heard of it yet.
+ */
 function replace(event: InputEvent, view: EditorView): boolean {
-  if (event.inputType !== 'insertText' || event.isComposing || event.data === null || view.state.selection.main.empty) return false
+  if (event.inputType !== 'insertText' || event.isComposing || event.data === null) return false
+  if (view.state.selection.main.empty) {
+    const [range] = document.getSelection()?.getComposedRanges?.({ shadowRoots: [view.root as ShadowRoot] }) ?? []
+    if (!range || range.collapsed) return false
+    const anchor = view.posAtDOM(range.startContainer, range.startOffset)
+    view.dispatch({ selection: { anchor, head: view.posAtDOM(range.endContainer, range.endOffset) } })
+  }
   event.preventDefault()
   view.dispatch(view.state.replaceSelection(event.data), { userEvent: 'input.type' })
   return true
