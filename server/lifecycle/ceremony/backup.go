@@ -19,7 +19,7 @@ type Backup struct {
 }
 
 // backupPurpose is what a backup is sealed for. It is sealed although its shares are encrypted, so that a stolen data directory
-// shows nobody who holds them.
+// does not tell who holds them.
 const backupPurpose = "coffer backup of key shares 1"
 
 func (t Target) backupKey() storage.Key { return seal.BackupPrefix + storage.Key(t) }

@@ -23,7 +23,7 @@ unseal nothing: they are what makes a root token when none is left, and what mov
 -recovery-shares=0 there are none.
 
 With -pgp-keys, or -recovery-pgp-keys with a server that unseals itself, each share is encrypted to the OpenPGP key of its holder, who alone
-can read it; -root-token-pgp-key does the same for the root token. Whoever runs the command then sees no key.
+can read it; -root-token-pgp-key does the same for the root token. The operator who runs the command then sees no key.
 
 With -status nothing is created: the exit status is 0 if the server is initialised, 2 if not, 1 if it could not be asked.
 
