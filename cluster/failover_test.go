@@ -428,12 +428,11 @@ func TestLogSaysWhyLeadershipEnded(t *testing.T) {
 	if err := old.TransferLeadership(testContext(t)); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the log to say that another node was elected", func() bool { return log.count("another node was elected") > 0 })
+	until(t, "the log to say that it was handed over", func() bool { return log.count("leadership was handed over") > 0 })
 	last := leaderOf(t, all)
 	for _, m := range all {
 		if m != last {
-			dead := *m
-			dead.kill()
+			m.kill()
 		}
 	}
 	until(t, "the log to say that no majority answers", func() bool { return log.count("no majority of the voters has answered for") > 0 })

@@ -121,6 +121,8 @@ func (n *Runner) whyLost(i *instance, led uint64) string {
 		return "Raft has ended on this node"
 	case stalled > n.opts.StallAfter:
 		return fmt.Sprintf("the disk has not finished a write of the Raft log for %s", stalled.Round(time.Millisecond))
+	case n.handedOver.Load():
+		return "leadership was handed over to another node"
 	case i.raft.CurrentTerm() > led:
 		return "another node was elected, or stands for election, in a newer term"
 	case !slices.ContainsFunc(n.Servers(), func(s raft.Server) bool {
@@ -128,7 +130,7 @@ func (n *Runner) whyLost(i *instance, led uint64) string {
 	}):
 		return "this node has no vote any more"
 	}
-	return fmt.Sprintf("no majority of the voters has answered for %s", n.opts.LeaderLeaseTimeout)
+	return fmt.Sprintf("no majority of the voters has answered for %s, or one of them has a newer term", n.opts.LeaderLeaseTimeout)
 }
 
 // takeOver ends when this node has applied an entry of its own term, and with it all that was committed
@@ -140,6 +142,7 @@ func (n *Runner) takeOver(i *instance) {
 		err := n.applyEmpty(i)
 		if err == nil && i.raft.State() == raft.Leader && i.raft.CurrentTerm() == term {
 			n.elections.Add(1)
+			n.handedOver.Store(false)
 			n.leaderTerm.Store(term)
 			n.opts.Members.Lead()
 			n.log.Info("now leader", "node", string(n.opts.ID), "term", term)
