@@ -166,7 +166,7 @@ func signal(c chan struct{}) {
 type frozen struct {
 	overlay
 	pos Position
-	sum lthash.Sum // of all records when it is in the file; set by write
+	sum lthash.Sum // base.sum when it is in the file; set by write
 }
 
 // Flush makes everything committed so far durable before it returns.
@@ -183,6 +183,7 @@ func (s *Store) Flush() error {
 // flusher is the only goroutine that writes to the file, from Open until Close.
 func (s *Store) flusher() {
 	defer close(s.stopped)
+	s.saveSums(false)
 	var retry time.Duration // 0 unless the last fold failed
 	for {
 		var timer <-chan time.Time
@@ -246,6 +247,7 @@ func (s *Store) backoff(err error, last time.Duration) time.Duration {
 // flush folds what failed before, if anything, then what has been committed since.
 func (s *Store) flush() error {
 	for {
+		s.saveSums(false) // also before the first fold: it may write pages of the state that the last process saved
 		if err := s.foldFrozen(); err != nil {
 			return err
 		}

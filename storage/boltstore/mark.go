@@ -36,8 +36,8 @@ func mark(tx *bbolt.Tx, incarnation, node uint64) error {
 
 // openMarked is openDB of a file that has, or gets, the mark that it should have. If writing it fails, for lack of space, the
 // next opening tries again. A file that gets it is verified again: the verifier's sums are of the former pages.
-func openMarked(path, name string, o Options) (*bbolt.DB, *verifier, error) {
-	db, found, err := openDB(path, name)
+func openMarked(path, name string, o *Options) (*bbolt.DB, *verifier, error) {
+	db, found, err := openDB(path, name, o)
 	if err != nil || o.Incarnation == 0 {
 		return db, found, err
 	}
@@ -57,7 +57,7 @@ func openMarked(path, name string, o Options) (*bbolt.DB, *verifier, error) {
 	if err := db.Close(); err != nil {
 		return nil, nil, err
 	}
-	return openDB(path, name)
+	return openDB(path, name, o)
 }
 
 func readMark(db *bbolt.DB, name string) (has *MarkError, err error) {

@@ -253,8 +253,8 @@ func (r runs) clear(p page, size int) {
 // follow goes from the state of the file that used has the pages of to the one below root: it computes the checksums
 // of the pages that are new, and compares those of the pages that are gone a last time, so that nothing that bbolt
 // has copied from a damaged page passes for what was written. oldRoot is 0 if there was no state before. It panics
-// with a damage. The cost is that of the pages written and replaced.
-func (p *pages) follow(used *runs, oldRoot, root uint64) {
+// with a damage. It calls changed with each of them, and how many pages it has. The cost is that of the pages written and replaced.
+func (p *pages) follow(used *runs, oldRoot, root uint64, changed func(id, n uint64)) {
 	kept := map[uint64]bool{}
 	var added []page
 	var add func(id uint64)
@@ -276,6 +276,7 @@ func (p *pages) follow(used *runs, oldRoot, root uint64) {
 			page := p.compare(id)
 			p.kept.drop(p.copied(id))
 			used.clear(page, p.size)
+			changed(id, uint64(len(page.b)/p.size))
 			page.below(remove)
 		}
 	}
@@ -284,6 +285,7 @@ func (p *pages) follow(used *runs, oldRoot, root uint64) {
 	}
 	for _, page := range added {
 		used.set(page, p.size)
+		changed(page.id, uint64(len(page.b)/p.size))
 	}
 }
 

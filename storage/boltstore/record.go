@@ -106,6 +106,13 @@ func (d *Digest) merge(o Digest) {
 	d.Bytes += o.Bytes
 }
 
+// take takes out a set of records that was added.
+func (d *Digest) take(o Digest) {
+	d.Sum -= o.Sum
+	d.Count -= o.Count
+	d.Bytes -= o.Bytes
+}
+
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // recordHash joins two CRCs of different polynomials. Each is a hardware instruction, and each changes with

@@ -28,11 +28,12 @@ type base struct {
 	tx    *bbolt.Tx
 	pages pages
 	high  uint64 // pages at and above it are not in use
+	txid  uint64
 	root  uint64 // the page of the buckets
 	data  uint64 // the root page of the records; 0: it is part of root
 	top   uint64 // where the search for a record begins: data, or root
 	state state
-	sum   lthash.Sum   // of all records
+	sum   lthash.Sum   // of what has changed in the records since the file was opened
 	refs  atomic.Int64 // views, and one for the store while the base is current
 
 	headers map[string]Header // of records, and of keys without one, that writers have looked up; guarded by Store.writeMu
@@ -48,7 +49,7 @@ func (s *Store) openBase(old *base) (b *base, err error) {
 		panic(err)
 	}
 	b.pages.grow(m.highWater)
-	b.high, b.root = m.highWater, m.root
+	b.high, b.root, b.txid = m.highWater, m.root, m.txid
 	if b.tx, err = s.db.Begin(false); err != nil {
 		return nil, err
 	}
@@ -59,7 +60,7 @@ func (s *Store) openBase(old *base) (b *base, err error) {
 	if old != nil {
 		oldRoot = old.root
 	}
-	b.pages.follow(&s.used, oldRoot, b.root)
+	b.pages.follow(&s.used, oldRoot, b.root, s.sums.Changed)
 	s.pages = b.pages
 	root := b.pages.page(b.root, false)
 	data, meta, err := root.buckets()
@@ -161,10 +162,14 @@ func (v View) Position() Position { return v.pos }
 // Digest describes the records in the file: for a DurableView those of the view.
 func (v View) Digest() Digest { return v.base.state.Digest }
 
-// Sum describes all records of the view. It costs as much as what is not in the file yet, so it may take a while.
+// Sum describes all records of the view. It costs as much as what is not in the file yet, so it may take a while. After a start that did not
+// check the whole file it waits until that is done.
 func (v View) Sum() (sum lthash.Sum, err error) {
 	defer v.base.s.guard(&err, debug.SetPanicOnFault(true))
-	sum = v.base.sum
+	if sum, err = v.base.s.pass.wait(); err != nil {
+		return sum, err
+	}
+	sum.Merge(&v.base.sum)
 	change := func(name string, rec []byte) bool {
 		key := []byte(name)
 		if old := v.base.get(name); old != nil {
