@@ -140,6 +140,9 @@ func Open(path, name string, o Options) (*Store, error) {
 		flushReq: make(chan chan error), stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	s.room.L = &s.mu
+	if o.Sums != "" {
+		s.KeepSums(o.Sums)
+	}
 	s.fold = s.write
 	s.disk = func() (disk, error) { return scrub.OpenDisk(s.file) }
 	base, err := s.openBase(nil)
@@ -149,9 +152,6 @@ func Open(path, name string, o Options) (*Store, error) {
 	s.workPos = base.state.Position
 	s.cur = layers{active: s.work.tree.Copy(), base: base, pos: s.workPos}
 	s.beginPass(found)
-	if o.Sums != "" {
-		s.KeepSums(o.Sums)
-	}
 	go s.flusher()
 	return s, nil
 }
