@@ -30,6 +30,7 @@ import (
 // fileName is the state file in the data directory; installTemp are snapshots on their way to replace it.
 const (
 	fileName    = "fsm.db"
+	sumsName    = "fsm.sums" // checksums of the pages of the state file
 	installTemp = "fsm-%s.tmp"
 	distrusted  = "distrusted" // why the files must be moved aside although each of them is whole
 )
@@ -40,6 +41,8 @@ type Options struct {
 	Log    Log          // nil: none. It must be open until the FSM is closed.
 	// Identity is the one that the state file must have; a file without one gets it. Zero: any.
 	Identity storage.FileIdentity
+	// Whole has Open check all of the state file, however large it is.
+	Whole bool
 }
 
 // FSM implements raft.FSM, raft.BatchingFSM, raft.ConfigurationStore, storage.Reader and storage.Feed. Values
@@ -94,7 +97,11 @@ func Open(dir string, o Options) (*FSM, error) {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("opening the state: %w", err)
 	}
-	s, err := boltstore.Open(f.path(), "", f.storeOptions())
+	options := f.storeOptions()
+	if !o.Whole {
+		options.Sums = f.sums()
+	}
+	s, err := boltstore.Open(f.path(), "", options)
 	if err != nil {
 		return nil, f.foreign(err)
 	}
@@ -116,6 +123,8 @@ func (f *FSM) storeOptions() boltstore.Options {
 }
 
 func (f *FSM) path() string { return filepath.Join(f.dir, fileName) }
+
+func (f *FSM) sums() string { return filepath.Join(f.dir, sumsName) }
 
 // removeLeftovers removes snapshots whose installation was interrupted. The state file must be locked.
 func (f *FSM) removeLeftovers() error {
@@ -326,6 +335,10 @@ func (f *FSM) Scrub(paused func(bytes int) error) error {
 	return err
 }
 
+// Unverified returns how many bytes of the state file have not been read since it was opened, 0 once all of it is known to be right, and how
+// many there were.
+func (f *FSM) Unverified() (left, total int64) { return f.store.Load().Unverified() }
+
 // ScrubBytes returns about how much Scrub reads.
 func (f *FSM) ScrubBytes() int64 { return f.store.Load().ScrubBytes() }
 
@@ -451,11 +464,11 @@ func (f *FSM) Scan(ctx context.Context, prefix, after storage.Key, limit int) ([
 	return entries, nil
 }
 
-// Quarantine moves the database files of a data directory (*.db, wal, what was left unfinished, the identity, the note of Distrust
+// Quarantine moves the database files of a data directory (*.db, checksums, wal, what was left unfinished, the identity, the note of Distrust
 // last) into its subdirectory name, which the caller chooses (corrupt-<unix nanoseconds>), and returns that directory. The
 // Raft log goes along with the state, and so does the log of changes (wal): none is of use without the others.
 func Quarantine(dir, name string) (string, error) {
-	return SetAside(dir, name, "*.db", "*.db.new", "wal", fmt.Sprintf(installTemp, "*"), IdentityFile, distrusted)
+	return SetAside(dir, name, "*.db", "*.db.new", sumsName+"*", "wal", fmt.Sprintf(installTemp, "*"), IdentityFile, distrusted)
 }
 
 // SetAside moves the files in dir that match the patterns into its subdirectory name, in this order, and returns that directory.

@@ -176,6 +176,7 @@ func (f *FSM) adopt(s *sink) error {
 	if err := f.resetLog(s.store); err != nil {
 		return fmt.Errorf("restoring a snapshot: %w", errors.Join(err, s.discard()))
 	}
+	f.store.Load().DropSums() // they are of the file that is about to lose its name
 	if err := os.Rename(s.path, f.path()); err != nil {
 		return fmt.Errorf("restoring a snapshot: %w", errors.Join(err, s.discard()))
 	}
@@ -183,6 +184,7 @@ func (f *FSM) adopt(s *sink) error {
 	if err := f.switchTo(s.store); err != nil {
 		return errors.Join(err, s.store.Close())
 	}
+	s.store.KeepSums(f.sums())
 	f.feed.Announce(storage.Change{Index: storage.Index(s.pos.Index), Reset: true})
 	f.mu.Lock()
 	f.setAppliedLocked(s.pos)
