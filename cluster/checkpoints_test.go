@@ -15,6 +15,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/boltstore"
 	"github.com/coffer-project/coffer/storage/fsm"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // tamper changes single records in the state file of a stopped node, and what the file says of itself with them.
@@ -128,7 +129,7 @@ func TestTamperedLeader(t *testing.T) {
 		m.stop()
 	}
 	tamper(t, a, func(w *boltstore.Writer) {
-		w.Put("l/test/token", boltstore.NewRecord(boltstore.Header{Version: 3}, []byte("valid")))
+		w.Put("l/test/token", record.New(record.Header{Version: 3}, []byte("valid")))
 	})
 	led := make(chan bool, 1)
 	for _, m := range []*member{b, c, a} {

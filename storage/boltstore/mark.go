@@ -8,6 +8,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/boltpage"
 )
 
 // The mark of a file is in the sequence numbers of its two buckets, which nothing else uses: earlier versions of
@@ -28,10 +29,10 @@ func (e *MarkError) Error() string {
 
 // mark writes the mark in a transaction.
 func mark(tx *bbolt.Tx, incarnation, node uint64) error {
-	if err := tx.Bucket(dataBucket).SetSequence(incarnation); err != nil {
+	if err := tx.Bucket(boltpage.DataBucket).SetSequence(incarnation); err != nil {
 		return err
 	}
-	return tx.Bucket(metaBucket).SetSequence(node)
+	return tx.Bucket(boltpage.MetaBucket).SetSequence(node)
 }
 
 // openMarked is openDB of a file that has, or gets, the mark that it should have. If writing it fails, for lack of space, the
@@ -63,8 +64,8 @@ func openMarked(path, name string, o *Options) (*bbolt.DB, *verifier, error) {
 func readMark(db *bbolt.DB, name string) (has *MarkError, err error) {
 	has = &MarkError{File: name}
 	err = db.View(func(tx *bbolt.Tx) error {
-		has.Incarnation, has.Node = tx.Bucket(dataBucket).Sequence(), tx.Bucket(metaBucket).Sequence()
-		st, err := decodeState(tx.Bucket(metaBucket).Get(stateKey))
+		has.Incarnation, has.Node = tx.Bucket(boltpage.DataBucket).Sequence(), tx.Bucket(boltpage.MetaBucket).Sequence()
+		st, err := decodeState(tx.Bucket(boltpage.MetaBucket).Get(stateKey))
 		has.Position = st.Position
 		return err
 	})

@@ -11,8 +11,10 @@ import (
 
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/boltfile"
+	"github.com/coffer-project/coffer/storage/boltpage"
 	"github.com/coffer-project/coffer/storage/lthash"
 	"github.com/coffer-project/coffer/storage/pagesums"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // A large file is opened without a pass over all of it. The checksums of its pages stand beside it (package pagesums), as of a state that
@@ -28,7 +30,7 @@ func (o *Options) check(f *os.File, path, name string) (*verifier, error) {
 	if info, err := f.Stat(); err == nil && o.Sums != "" && info.Size() > o.WholeBytes {
 		v := newVerifier(f)
 		if err = v.trust(o); err == nil {
-			if err = boltfile.SetFree(f, v.seen.has); err == nil {
+			if err = boltfile.SetFree(f, v.seen.Has); err == nil {
 				v.freed = true
 				return v, nil
 			}
@@ -44,8 +46,8 @@ func (o *Options) check(f *os.File, path, name string) (*verifier, error) {
 	if err != nil {
 		return nil, err
 	}
-	if m, err := newestMeta(found.read); err != nil || m.freelist != noFreelist {
-		if err = errors.Join(err, boltfile.ForgetFree(f)); err != nil { // nobody has checked the list
+	if m, err := boltpage.NewestMeta(found.read); err != nil || m.Freelist != boltpage.NoFreelist {
+		if err = errors.Join(err, boltfile.ForgetFree(f)); err != nil { // the list has not been checked
 			return nil, &storage.CorruptError{File: name, Detail: err.Error()}
 		}
 	}
@@ -60,8 +62,8 @@ func (v *verifier) trust(o *Options) error {
 	}
 	saved := make(runs, len(v.seen)) // pages in use in the state that was saved
 	begin := func(s pagesums.State) error {
-		if s.Tx > m.txid || s.High > m.highWater || s.Incarnation != o.Incarnation || s.Owner != o.Node {
-			return fmt.Errorf("they are of transaction %d, with %d pages, of another file than this one of transaction %d", s.Tx, s.High, m.txid)
+		if s.Tx > m.Tx || s.High > m.HighWater || s.Incarnation != o.Incarnation || s.Owner != o.Node {
+			return fmt.Errorf("they are of transaction %d, with %d pages, of another file than this one of transaction %d", s.Tx, s.High, m.Tx)
 		}
 		return nil
 	}
@@ -77,7 +79,7 @@ func (v *verifier) trust(o *Options) error {
 	var mu sync.Mutex
 	kept := map[uint64]bool{} // pages of both states that the walk has come to
 	keep := func(id uint64) bool {
-		if !saved.has(id) {
+		if !saved.Has(id) {
 			return false
 		}
 		mu.Lock()
@@ -85,8 +87,8 @@ func (v *verifier) trust(o *Options) error {
 		kept[id] = true
 		return true
 	}
-	v.skip, v.compare, v.total = keep, keep, Digest{was.Sum, was.Count, was.Bytes}
-	now, err := v.walk(m.root)
+	v.skip, v.compare, v.total = keep, keep, record.Digest{Sum: was.Sum, Count: was.Count, Bytes: was.Bytes}
+	now, err := v.walk(m.Root)
 	if err != nil {
 		return err
 	}
@@ -98,7 +100,7 @@ func (v *verifier) trust(o *Options) error {
 			return err
 		}
 	}
-	if v.total.take(gone.total); v.total != now.Digest {
+	if v.total.Take(gone.total); v.total != now.Digest {
 		return damage("what has changed since they were saved is not what the state record says")
 	}
 	for i := range v.seen {
@@ -134,7 +136,7 @@ func (s *Store) saveSums(now bool) {
 			Incarnation: s.opts.Incarnation, Owner: s.opts.Node,
 		},
 		Page: func(id uint64) pagesums.Page {
-			if !s.used.has(id) {
+			if !s.used.Has(id) {
 				return pagesums.Page{ID: id}
 			}
 			return pagesums.Page{ID: id, Used: true, Sum: b.pages.sum(id).Load()}
@@ -154,7 +156,7 @@ func (s *Store) saveSums(now bool) {
 // pass is the one over all records that Open has not made.
 type pass struct {
 	total, read atomic.Int64 // bytes
-	wanted      atomic.Bool  // somebody waits for its end: no pauses
+	wanted      atomic.Bool  // a reader waits for its end: no pauses
 	done        chan struct{}
 	err         error      // why it ended early; valid then
 	sum         lthash.Sum // of the records that the file was opened with; valid then

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // trusting has checksums beside the file, however small it is, and folds when it is told to.
@@ -47,7 +48,7 @@ func changes(t *testing.T, s *Store, want map[string][]byte, n, keys int, rng *r
 			delete(want, key)
 			continue
 		}
-		want[key] = NewRecord(Header{Version: index}, bytes.Repeat([]byte{byte(index)}, 1+rng.IntN(200)))
+		want[key] = record.New(record.Header{Version: index}, bytes.Repeat([]byte{byte(index)}, 1+rng.IntN(200)))
 		if rng.IntN(100) == 0 {
 			want[key] = append(want[key], make([]byte, 9000)...)
 		}
@@ -176,7 +177,7 @@ func TestTrustReadsFewPages(t *testing.T) {
 	}
 }
 
-// Damage in a page that nobody has asked for is found by the pass, and by a read that comes first. The next opening checks everything.
+// Damage in a page that no read has asked for is found by the pass, and by a read that comes first. The next opening checks everything.
 func TestTrustFindsDamage(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	dir, want := t.TempDir(), map[string][]byte{}
@@ -187,7 +188,7 @@ func TestTrustFindsDamage(t *testing.T) {
 	}
 	var used []int64
 	for id := int64(2); id < int64(len(s.used))*32; id++ {
-		if s.used.has(uint64(id)) {
+		if s.used.Has(uint64(id)) {
 			used = append(used, id)
 		}
 	}
@@ -235,7 +236,7 @@ func TestTrustFindsDamage(t *testing.T) {
 		if _, err := os.Stat(o.Sums); !errors.Is(err, os.ErrNotExist) {
 			t.Fatalf("the checksums are still there: %v", err)
 		}
-		again := copyDir(t, bad) // Close leaves a damaged file open, and so locked
+		again := copyDir(t, bad)                                                               // Close leaves a damaged file open, and so locked
 		if s, err := Open(filepath.Join(again, "state.db"), "", trusting(again)); err == nil { // the bit is where no record is
 			if trusted(s) {
 				t.Fatal("the damaged file was opened again without a check")

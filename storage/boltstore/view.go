@@ -10,7 +10,9 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/coffer-project/coffer/storage/boltpage"
 	"github.com/coffer-project/coffer/storage/lthash"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // layers is the whole state: newest first, each one hides what is below it. Nothing in it ever changes.
@@ -36,25 +38,25 @@ type base struct {
 	sum   lthash.Sum   // of what has changed in the records since the file was opened
 	refs  atomic.Int64 // views, and one for the store while the base is current
 
-	headers map[string]Header // of records, and of keys without one, that writers have looked up; guarded by Store.writeMu
+	headers map[string]record.Header // of records, and of keys without one, that writers have looked up; guarded by Store.writeMu
 }
 
 // openBase returns the state that the file has now, which follows old, if there was one. Only the flusher calls it, and
 // Open.
 func (s *Store) openBase(old *base) (b *base, err error) {
 	defer s.guard(&err, debug.SetPanicOnFault(true))
-	b = &base{s: s, pages: s.pages, headers: map[string]Header{}}
+	b = &base{s: s, pages: s.pages, headers: map[string]record.Header{}}
 	m, err := b.pages.newestMeta()
 	if err != nil {
 		panic(err)
 	}
-	b.pages.grow(m.highWater)
-	b.high, b.root, b.txid = m.highWater, m.root, m.txid
+	b.pages.grow(m.HighWater)
+	b.high, b.root, b.txid = m.HighWater, m.Root, m.Tx
 	if b.tx, err = s.db.Begin(false); err != nil {
 		return nil, err
 	}
-	if uint64(b.tx.ID()) != m.txid {
-		panic(damagef("a transaction began at %d, not at %d", b.tx.ID(), m.txid))
+	if uint64(b.tx.ID()) != m.Tx {
+		panic(boltpage.Damagef("a transaction began at %d, not at %d", b.tx.ID(), m.Tx))
 	}
 	var oldRoot uint64
 	if old != nil {
@@ -63,7 +65,7 @@ func (s *Store) openBase(old *base) (b *base, err error) {
 	b.pages.follow(&s.used, oldRoot, b.root, s.sums.Changed)
 	s.pages = b.pages
 	root := b.pages.page(b.root, false)
-	data, meta, err := root.buckets()
+	data, meta, err := root.Buckets()
 	if err != nil {
 		panic(err)
 	}
@@ -71,7 +73,7 @@ func (s *Store) openBase(old *base) (b *base, err error) {
 	if b.data != 0 {
 		b.top = b.data
 	}
-	if b.state, err = b.bucket(meta).state(); err != nil {
+	if b.state, err = stateOf(b.bucket(meta)); err != nil {
 		panic(err)
 	}
 	b.refs.Store(1)
@@ -85,7 +87,7 @@ func (b *base) bucket(header []byte) *page {
 		p := b.pages.page(id, false)
 		return &p
 	}
-	p, err := inlinePage(header)
+	p, err := boltpage.Inline(header)
 	if err != nil {
 		panic(err)
 	}
@@ -94,7 +96,7 @@ func (b *base) bucket(header []byte) *page {
 
 // inline returns the root page of the records that is part of root. It panics with a damage.
 func (b *base) inline(root page) page {
-	data, _, err := root.buckets()
+	data, _, err := root.Buckets()
 	if err != nil {
 		panic(err)
 	}
@@ -107,12 +109,12 @@ func (b *base) get(key string) []byte {
 	if b.data == 0 {
 		p = b.inline(p)
 	}
-	for p.kind == branchPage {
-		_, id := p.childFor(key)
+	for p.Kind == boltpage.BranchPage {
+		_, id := p.ChildFor(key)
 		p = b.pages.page(id, true)
 	}
-	if i, found := p.search(key); found {
-		_, rec := p.record(i)
+	if i, found := p.Search(key); found {
+		_, rec := p.Record(i)
 		return rec
 	}
 	return nil
@@ -160,7 +162,7 @@ func (v View) Close() { v.base.close() }
 func (v View) Position() Position { return v.pos }
 
 // Digest describes the records in the file: for a DurableView those of the view.
-func (v View) Digest() Digest { return v.base.state.Digest }
+func (v View) Digest() record.Digest { return v.base.state.Digest }
 
 // Sum describes all records of the view. It costs as much as what is not in the file yet, so it may take a while. After a start that did not
 // check the whole file it waits until that is done.

@@ -25,6 +25,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/boltfile"
 	"github.com/coffer-project/coffer/storage/boltstore"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // fileName is the state file in the data directory; installTemp are snapshots on their way to replace it.
@@ -379,7 +380,7 @@ func (f *FSM) entry(key storage.Key, rec []byte) (storage.Entry, error) {
 	if rec == nil {
 		return storage.Entry{}, storage.ErrNotFound
 	}
-	h, value, err := boltstore.ParseRecord(rec)
+	h, value, err := record.Parse(rec)
 	if err != nil {
 		return storage.Entry{}, &storage.CorruptError{File: f.path(), Detail: err.Error()}
 	}

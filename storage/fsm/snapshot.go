@@ -14,6 +14,7 @@ import (
 	"github.com/coffer-project/coffer/storage/boltfile"
 	"github.com/coffer-project/coffer/storage/boltstore"
 	"github.com/coffer-project/coffer/storage/fsm/stream"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // SnapshotInfo describes one snapshot stream.
@@ -86,7 +87,7 @@ func VerifySnapshot(r io.Reader, key storage.Key) (info SnapshotInfo, value []by
 		if k != string(key) {
 			return nil
 		}
-		_, v, err := boltstore.ParseRecord(rec)
+		_, v, err := record.Parse(rec)
 		value = bytes.Clone(v)
 		return err
 	})
