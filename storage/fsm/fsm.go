@@ -42,8 +42,9 @@ type Options struct {
 	Log    Log          // nil: none. It must be open until the FSM is closed.
 	// Identity is the one that the state file must have; a file without one gets it. Zero: any.
 	Identity storage.FileIdentity
-	// Whole has Open check all of the state file, however large it is.
-	Whole bool
+	// WholeBytes is how large a state file may be for Open to check all of it; a larger one is checked while it is used. 0: 64 MiB,
+	// negative: none is small enough.
+	WholeBytes int64
 }
 
 // FSM implements raft.FSM, raft.BatchingFSM, raft.ConfigurationStore, storage.Reader and storage.Feed. Values
@@ -53,6 +54,7 @@ type FSM struct {
 	log     *slog.Logger
 	records Log // nil: none
 	owner   storage.FileIdentity
+	whole   int64 // Options.WholeBytes
 	feed    storage.Subscribers
 
 	// applying is held while entries are applied, also while that waits for the disk, and while the state is replaced.
@@ -91,7 +93,7 @@ func Open(dir string, o Options) (*FSM, error) {
 	if err := boltfile.MkdirAll(dir); err != nil {
 		return nil, fmt.Errorf("opening the state: %w", err)
 	}
-	f := &FSM{dir: dir, log: o.Logger, records: o.Log, owner: o.Identity}
+	f := &FSM{dir: dir, log: o.Logger, records: o.Log, owner: o.Identity, whole: o.WholeBytes}
 	f.checkpoints.changed = make(chan struct{}, 1)
 	if why, err := os.ReadFile(filepath.Join(dir, distrusted)); err == nil {
 		return nil, &storage.CorruptError{File: f.path(), Detail: string(why)}
@@ -99,9 +101,7 @@ func Open(dir string, o Options) (*FSM, error) {
 		return nil, fmt.Errorf("opening the state: %w", err)
 	}
 	options := f.storeOptions()
-	if !o.Whole {
-		options.Sums = f.sums()
-	}
+	options.Sums = f.sums()
 	s, err := boltstore.Open(f.path(), "", options)
 	if err != nil {
 		return nil, f.foreign(err)
@@ -115,7 +115,7 @@ func Open(dir string, o Options) (*FSM, error) {
 }
 
 func (f *FSM) storeOptions() boltstore.Options {
-	o := boltstore.Options{Logger: f.log, OnDamage: f.Damaged}
+	o := boltstore.Options{Logger: f.log, OnDamage: f.Damaged, WholeBytes: f.whole}
 	o.Incarnation, o.Node = f.owner.Mark()
 	if f.records != nil {
 		o.BeforeFold = f.records.Sync

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -161,7 +162,7 @@ func (d *diagnosis) data(path string) {
 		d.ok("data", "there is none yet: the node is new")
 		return
 	}
-	machine, err := fsm.Open(path, fsm.Options{Logger: slog.New(slog.DiscardHandler), Whole: true})
+	machine, err := fsm.Open(path, fsm.Options{Logger: slog.New(slog.DiscardHandler), WholeBytes: math.MaxInt64})
 	if err != nil {
 		d.unreadable(err)
 		return

@@ -151,6 +151,8 @@ func openNode(c *config.Config, version string, devRootToken string, log *proces
 		for _, s := range scrubbers {
 			maps.Copy(all, s.Numbers())
 		}
+		left, _ := machine.Unverified()
+		all["state_unverified_bytes"] = float64(left)
 		return all
 	}
 	opts := server.Options{
