@@ -286,6 +286,9 @@ func (s *Store) release() error {
 	s.mu.Lock()
 	base, damaged := s.cur.base, s.damage != nil
 	s.mu.Unlock()
+	if damaged {
+		s.sums.Drop() // if the one who found it has not come to it yet
+	}
 	s.sums.Close()
 	if s.saved != nil {
 		s.saved.close()

@@ -324,7 +324,8 @@ func (w *world) damage() error {
 			continue
 		}
 		for line := range strings.Lines(n.LogSince(w.logged[i])) {
-			if strings.Contains(line, "damaged") || strings.Contains(line, "corrupt") || strings.Contains(line, "starts over") {
+			if strings.Contains(line, "damaged") || strings.Contains(line, "corrupt") || strings.Contains(line, "starts over") ||
+				strings.Contains(line, "do not fit it") {
 				return fmt.Errorf("%s: %s", n.ID, line)
 			}
 		}
