@@ -78,7 +78,16 @@ func oidcLogin(t *testing.T, c *harness.Cluster) counterpart {
 			t.Errorf("%s: the error shows the provider's code: %v", what, err)
 		}
 	}
-	p.meanwhile = func() { kill(t, n) } // and what the plugin remembers of the login with it
+	p.meanwhile = func() { // the plugin ends, and what it remembers of the login with it
+		kill(t, n)
+		harness.Await(t, "another process of the plugin", patience, func() error {
+			a, err := n.DoAsRoot("GET", "/v1/auth/oidc/config", nil)
+			if err == nil && a.Status != 200 {
+				err = fmt.Errorf("%d %s", a.Status, a.Body)
+			}
+			return err
+		})
+	}
 	if _, err := p.login(t, n, "dev", "ada", ""); err == nil || !strings.Contains(err.Error(), "Expired or missing OAuth state") {
 		t.Errorf("a login that the plugin does not know any more: %v", err)
 	}
