@@ -19,7 +19,7 @@ import (
 
 // The journal is a file of a fixed size: a block that names it, and two halves, which are written in turn. All numbers are big endian.
 //
-//	block    magic ‖ id (8) ‖ length of the identity (2) ‖ identity of the data directory ‖ CRC-32C of all that (4)
+//	block    magic ‖ id, bytes of a half (8 each) ‖ length of the identity (2) ‖ identity of the data directory ‖ CRC-32C of all that (4)
 //	half     records, each beginning in a sector of its own
 //	sector   CRC-32C of the rest (4) ‖ id (8) ‖ generation (8) ‖ sector at which the record begins (4) ‖ its bytes (4) ‖ part of the record
 //	record   entries: index, term (8 each) ‖ type (1) ‖ time (8) ‖ length of the data, of the extensions (4 each) ‖ data ‖ extensions
@@ -78,6 +78,7 @@ func beginJournal(path string, half int64, identity []byte) (*journal, error) {
 	if len(identity) > journalBlock/2 {
 		identity = nil
 	}
+	block = binary.BigEndian.AppendUint64(block, uint64(half))
 	block = binary.BigEndian.AppendUint16(block, uint16(len(identity)))
 	block = append(block, identity...)
 	block = binary.BigEndian.AppendUint32(block, crc32.Checksum(block, castagnoli))
@@ -219,13 +220,16 @@ func readJournal(path string, ref journalRef, last uint64, identity storage.File
 
 // checkBlock checks that a journal is the one that raft.db names.
 func checkBlock(path string, b []byte, ref journalRef, want storage.FileIdentity) error {
-	const fixed = len(journalMagic) + 8 + 2
-	if len(b) < journalBlock || (len(b)-journalBlock)%(2*sectorBytes) != 0 || string(b[:len(journalMagic)]) != journalMagic {
-		return &storage.CorruptError{File: path, Detail: "it is cut short, or no journal"}
+	const fixed = len(journalMagic) + 8 + 8 + 2
+	if len(b) < journalBlock || string(b[:len(journalMagic)]) != journalMagic {
+		return &storage.CorruptError{File: path, Detail: "it is no journal, or cut short"}
 	}
 	end := fixed + int(binary.BigEndian.Uint16(b[fixed-2:]))
 	if end > journalBlock-4 || crc32.Checksum(b[:end], castagnoli) != binary.BigEndian.Uint32(b[end:]) {
 		return &storage.CorruptError{File: path, Detail: "the checksum of its first block is wrong"}
+	}
+	if half := binary.BigEndian.Uint64(b[len(journalMagic)+8:]); uint64(len(b)-journalBlock) != 2*half || half%sectorBytes != 0 {
+		return &storage.CorruptError{File: path, Detail: "it is cut short"}
 	}
 	if binary.BigEndian.Uint64(b[len(journalMagic):]) == ref.id {
 		return nil
