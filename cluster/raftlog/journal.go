@@ -61,11 +61,8 @@ type journal struct {
 
 // beginJournal makes the file at path a journal with a new id. What is in a file that is there already is left: it is stale.
 func beginJournal(path string, half int64, identity []byte) (*journal, error) {
-	size := journalBlock + 2*half
-	if info, err := os.Stat(path); err != nil || info.Size() != size {
-		if err := createJournal(path, size); err != nil {
-			return nil, fmt.Errorf("creating %s: %w", path, err)
-		}
+	if err := createJournal(path, half); err != nil {
+		return nil, fmt.Errorf("creating %s: %w", path, err)
 	}
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -91,8 +88,13 @@ func beginJournal(path string, half int64, identity []byte) (*journal, error) {
 	return &journal{file: file, id: binary.BigEndian.Uint64(id), half: half, generation: 1, inBolt: 1}, nil
 }
 
-// createJournal writes zeros, because what is only allocated would need more than its data to be durable when it is written.
-func createJournal(path string, size int64) error {
+// createJournal makes the file unless it is there in its size. It writes zeros, because what is only allocated would need more than its
+// data to be durable when it is written.
+func createJournal(path string, half int64) error {
+	size := journalBlock + 2*half
+	if info, err := os.Stat(path); err == nil && info.Size() == size {
+		return nil
+	}
 	temporary := path + ".new"
 	file, err := os.OpenFile(temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
