@@ -165,7 +165,12 @@ func TestCorruptionIsRefused(t *testing.T) {
 	n := c.Nodes[0]
 	n.MustDo("POST", "/v1/sys/mounts/ack", map[string]any{"type": "kv"})
 	keys, _ := fill(t, n, "k", 200)
-	n.Stop()
+	n.Stop() // which moves all that is in the Raft log's journal
+	n.Start()
+	n.WaitHealth(200)
+	more, _ := fill(t, n, "more", 5)
+	keys = append(keys, more...)
+	n.Kill9()
 	for _, d := range damages() {
 		t.Run(d.name, func(t *testing.T) {
 			good := t.TempDir()
