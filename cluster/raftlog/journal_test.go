@@ -59,7 +59,7 @@ func restore(t testing.TB, path string, raftDB, journal []byte) {
 func journaled(t testing.TB, size int) (*Log, *Stable) {
 	t.Helper()
 	l, s := smallJournal(t, filepath.Join(logDir(t), FileName))
-	l.half = 24 << 10 // not half full at the end
+	l.half = 32 << 10 // not half full at the end
 	for i := uint64(1); i <= 20; i++ {
 		if i == 10 {
 			if err := forget(l); err != nil {
