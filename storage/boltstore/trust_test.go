@@ -205,7 +205,7 @@ func TestTrustAfterKill(t *testing.T) {
 			t.Fatal(err)
 		}
 		lines, acked := bufio.NewScanner(out), index
-		for range 1 + rng.IntN(25) {
+		for range rng.IntN(25) {
 			if !lines.Scan() {
 				break
 			}
@@ -303,8 +303,13 @@ func TestTrustFindsDamage(t *testing.T) {
 			refused++
 			continue
 		}
-		if !trusted(s) {
-			t.Fatal("the whole file was read")
+		if !trusted(s) { // in that page, but where it has nothing
+			holds(t, s, want)
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			refused++
+			continue
 		}
 		if round%2 == 0 {
 			for _, key := range keys {

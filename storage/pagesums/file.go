@@ -52,7 +52,11 @@ type Page struct {
 // encode returns a record. Pages come in ascending order.
 func encode(kind string, s State, pages func(yield func(Page) bool)) ([]byte, error) {
 	le := binary.LittleEndian
-	b := append(make([]byte, 0, 64<<10), kind...)
+	size := uint64(64 << 10)
+	if kind == recordAll {
+		size += 4 * min(s.High, maxPages)
+	}
+	b := append(make([]byte, 0, size), kind...)
 	for _, n := range s.numbers() {
 		b = le.AppendUint64(b, *n)
 	}

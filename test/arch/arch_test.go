@@ -183,7 +183,7 @@ var larger = []struct {
 }{
 	{"server/lease", 1817, "0036-a-package-ends-where-a-transaction-does.md"},
 	{"server/identity", 2500, "0036-a-package-ends-where-a-transaction-does.md"},
-	{"storage/boltstore", 1921, "0032-a-cluster-node-is-composed-of-parts.md"},
+	{"storage/boltstore", 1888, "0032-a-cluster-node-is-composed-of-parts.md"},
 }
 
 // file is one parsed Go file of ours.

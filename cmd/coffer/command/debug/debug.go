@@ -228,7 +228,11 @@ func (k *collector) ask(ctx context.Context, s source) ([]byte, error) {
 	}
 	resp, err := k.API.RawRequestWithContext(ctx, req)
 	if err != nil {
-		return nil, k.Failed(http.MethodGet, s.path, err)
+		err = k.Failed(http.MethodGet, s.path, err)
+		if s.params["list"] != "" && command.StatusOf(err) == http.StatusNotFound {
+			return []byte("{}\n"), nil // a list of nothing
+		}
+		return nil, err
 	}
 	defer resp.Body.Close()
 	return command.ReadBounded(resp.Body, maxAnswer)
