@@ -365,6 +365,10 @@ func TestFormatsAreAgreed(t *testing.T) {
 	} else if _, ok := errors.AsType[RejectedError](err); !ok || other.value("k") != "1" {
 		t.Errorf("after %v the value is %q", err, other.value("k"))
 	}
+	until(t, "the formats of a cluster of one", func() bool {
+		formats, _, err := other.clusterFormats(t.Context())
+		return err == nil && formats == Formats
+	})
 	if err := other.Join(testContext(t), "away", "127.0.0.1:1", true, true); err != nil {
 		t.Fatal(err)
 	}

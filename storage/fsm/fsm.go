@@ -465,11 +465,11 @@ func (f *FSM) Scan(ctx context.Context, prefix, after storage.Key, limit int) ([
 	return entries, nil
 }
 
-// Quarantine moves the database files of a data directory (*.db, checksums, wal, what was left unfinished, the identity, the note of Distrust
+// Quarantine moves the database files of a data directory (*.db, *.journal, checksums, wal, what was left unfinished, the identity, the note of Distrust
 // last) into its subdirectory name, which the caller chooses (corrupt-<unix nanoseconds>), and returns that directory. The
 // Raft log goes along with the state, and so does the log of changes (wal): none is of use without the others.
 func Quarantine(dir, name string) (string, error) {
-	return SetAside(dir, name, "*.db", "*.db.new", sumsName+"*", "wal", fmt.Sprintf(installTemp, "*"), IdentityFile, distrusted)
+	return SetAside(dir, name, "*.db", "*.db.new", "*.journal", "*.journal.new", sumsName+"*", "wal", fmt.Sprintf(installTemp, "*"), IdentityFile, distrusted)
 }
 
 // SetAside moves the files in dir that match the patterns into its subdirectory name, in this order, and returns that directory.

@@ -109,7 +109,7 @@ func setLogsAside(s config.Storage, log *slog.Logger) error {
 		left = append(left, "wal")
 	}
 	if len(s.RetryJoin) > 0 && raftlog.IsUsed(s.Path) {
-		left = append(left, "raft.db")
+		left = append(left, raftlog.FileName, raftlog.JournalName)
 	}
 	if len(left) == 0 {
 		return nil
