@@ -1,5 +1,5 @@
 // Package dependency is consul-template's: this file stands in it for its dependency_test.go, whose TestMain starts Consul, Nomad and Vault.
-// Here Coffer runs already, at COFFER_TEST_SERVER, and is initialized by nobody yet. Names are those which the suite uses.
+// Here Coffer runs already, at COFFER_TEST_SERVER, not yet initialized. Names are those which the suite uses.
 package dependency
 
 import (
