@@ -368,7 +368,7 @@ test('limits, namespaces and tools', async () => {
 const places = ['secrets', 'secrets/team%2F/list/many/', 'secrets/team%2F/show/app/stripe', 'secrets/team%2F/show/app/stripe?tab=versions', 'secrets/team%2F/show/app/stripe?tab=delivery', 'secrets/team%2F/show/app/stripe?tab=access', 'secrets/team%2F/show/app/stripe?tab=metadata', 'secrets/team%2F/edit/app/stripe', 'policies', 'policies/edit/reader', 'tokens', 'wrapping', 'engines', 'engines/new', 'engines/methods', 'audit', 'overview', 'overview/replication', 'home', 'leases', 'limits', 'namespaces', 'tools', 'sync', 'sync/webhook/hook', 'entities', 'entities/ana-of-payments', 'mfa', 'nonsense']
 
 for (const colorScheme of ['light', 'dark']) {
-  test(`axe finds nothing on the pages, ${colorScheme}`, async () => {
+  test(`axe finds nothing on the pages, and they fit a phone, ${colorScheme}`, async () => {
     await as(rootToken, 'secrets', async (page) => {
       for (const place of places) {
         await page.goto(`${server.url}/ui/#/${place}`)
@@ -378,6 +378,9 @@ for (const colorScheme of ['light', 'dark']) {
         const found = await page.evaluate(() => window.axe.run({ resultTypes: ['violations'] }))
         const violations = found.violations.map((v) => `${v.id} (${v.impact}): ${v.nodes.map((n) => n.html.slice(0, 120)).join(' | ')}`)
         assert.deepEqual(violations, [], place)
+        await page.setViewportSize({ width: 360, height: 740 })
+        assert.ok((await page.evaluate(() => document.documentElement.scrollWidth)) <= 360, `${place} is wider than a phone`)
+        await page.setViewportSize({ width: 1200, height: 800 })
       }
     }, { colorScheme, reducedMotion: 'reduce' })
   })

@@ -18,7 +18,7 @@ export interface Kind {
   title: string
   one: string
   fields: Field[]
-  /** Sent with a new one, unseen. */
+  /** Sent unseen: with a new one these, with a change what it has of them. */
   fixed?: Record<string, unknown>
 }
 
@@ -136,10 +136,18 @@ export const configs: Record<string, Field[]> = {
   kubernetes: [
     { name: 'kubernetes_host', label: 'Address of the API server', required: true, placeholder: 'https://kubernetes.default.svc' },
     { name: 'kubernetes_ca_cert', label: 'Its CA certificate', kind: 'area' },
-    { name: 'token_reviewer_jwt', label: 'Token that may review others', kind: 'secret' },
+    { name: 'token_reviewer_jwt', label: 'Token that may review others', kind: 'secret', help: 'Typed again with each change. Empty: that of this server, or the one that logs in.' },
+    { name: 'disable_local_ca_jwt', label: 'This server is not in that cluster', kind: 'check' },
   ],
 }
-configs.oidc = configs.jwt!
+configs.oidc = [
+  ...configs.jwt!,
+  { name: 'oidc_client_id', label: 'Our client id' },
+  { name: 'oidc_client_secret', label: 'Its secret', kind: 'secret', help: 'Typed again with each change.' },
+]
+
+/** Engines and methods, of which a write of the configuration replaces all of it. */
+export const replaced = ['jwt', 'oidc', 'kubernetes']
 
 /** Seconds as the API takes a lifetime. */
 export function lifetime(seconds: number): string {
