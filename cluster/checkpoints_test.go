@@ -15,15 +15,23 @@ import (
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/boltstore"
 	"github.com/coffer-project/coffer/storage/fsm"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
-// tamper changes single records in the state file of a stopped node, and what the file says of itself with them.
-func tamper(t *testing.T, m *member, change func(w *boltstore.Writer)) {
+// openStored opens the state file of a stopped node, and the checksums beside it.
+func openStored(t *testing.T, m *member) *boltstore.Store {
 	t.Helper()
-	s, err := boltstore.Open(filepath.Join(m.opts.Dir, "fsm.db"), "", boltstore.Options{})
+	s, err := boltstore.Open(filepath.Join(m.opts.Dir, "fsm.db"), "", boltstore.Options{Sums: filepath.Join(m.opts.Dir, "fsm.sums"), WholeBytes: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return s
+}
+
+// tamper changes single records in the state file of a stopped node, and what the file, and the checksums beside it, say of them.
+func tamper(t *testing.T, m *member, change func(w *boltstore.Writer)) {
+	t.Helper()
+	s := openStored(t, m)
 	w, err := s.Begin()
 	if err != nil {
 		t.Fatal(err)
@@ -39,10 +47,7 @@ func tamper(t *testing.T, m *member, change func(w *boltstore.Writer)) {
 // stored returns what the state file of a stopped node has under a key of the tests.
 func stored(t *testing.T, m *member, key string) []byte {
 	t.Helper()
-	s, err := boltstore.Open(filepath.Join(m.opts.Dir, "fsm.db"), "", boltstore.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := openStored(t, m)
 	defer s.Close()
 	v, err := s.View()
 	if err != nil {
@@ -59,7 +64,7 @@ func stored(t *testing.T, m *member, key string) []byte {
 // rejoin lets a stopped node fetch everything from the others, as the program does when its data is damaged.
 func rejoin(t *testing.T, m *member, others []*member) {
 	t.Helper()
-	if machine, err := fsm.Open(m.opts.Dir, fsm.Options{}); err == nil {
+	if machine, err := fsm.Open(m.opts.Dir, fsm.Options{WholeBytes: -1}); err == nil {
 		machine.Close()
 		t.Fatal("the data opens again")
 	}
@@ -128,7 +133,7 @@ func TestTamperedLeader(t *testing.T) {
 		m.stop()
 	}
 	tamper(t, a, func(w *boltstore.Writer) {
-		w.Put("l/test/token", boltstore.NewRecord(boltstore.Header{Version: 3}, []byte("valid")))
+		w.Put("l/test/token", record.New(record.Header{Version: 3}, []byte("valid")))
 	})
 	led := make(chan bool, 1)
 	for _, m := range []*member{b, c, a} {
@@ -360,6 +365,10 @@ func TestFormatsAreAgreed(t *testing.T) {
 	} else if _, ok := errors.AsType[RejectedError](err); !ok || other.value("k") != "1" {
 		t.Errorf("after %v the value is %q", err, other.value("k"))
 	}
+	until(t, "the formats of a cluster of one", func() bool {
+		formats, _, err := other.clusterFormats(t.Context())
+		return err == nil && formats == Formats
+	})
 	if err := other.Join(testContext(t), "away", "127.0.0.1:1", true, true); err != nil {
 		t.Fatal(err)
 	}

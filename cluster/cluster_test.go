@@ -78,7 +78,7 @@ func start(t testing.TB, id string, change ...func(*Options)) *member {
 func (m *member) open() {
 	m.t.Helper()
 	var err error
-	if m.machine, err = fsm.Open(m.opts.Dir, fsm.Options{}); err != nil {
+	if m.machine, err = fsm.Open(m.opts.Dir, fsm.Options{WholeBytes: -1}); err != nil { // as if the state were large
 		m.t.Fatalf("opening the state machine: %v", err)
 	}
 	m.opts.Machine = m.machine

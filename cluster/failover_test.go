@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -416,4 +417,23 @@ func TestCloseDoesNotHang(t *testing.T) {
 	}
 	release()
 	m.stop()
+}
+
+// The log of a node that leads no more says why.
+func TestLogSaysWhyLeadershipEnded(t *testing.T) {
+	t.Parallel()
+	var log logText
+	all := three(t, func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	old := leaderOf(t, all)
+	if err := old.TransferLeadership(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the log to say that it was handed over", func() bool { return log.count("leadership was handed over") > 0 })
+	last := leaderOf(t, all)
+	for _, m := range all {
+		if m != last {
+			m.kill()
+		}
+	}
+	until(t, "the log to say that no majority answers", func() bool { return log.count("no majority of the voters has answered for") > 0 })
 }

@@ -28,7 +28,7 @@ func setLogAside(o Options) error {
 	if o.Machine.AppliedIndex() != 0 || !raftlog.IsUsed(o.Dir) {
 		return nil
 	}
-	to, err := fsm.SetAside(o.Dir, fmt.Sprintf("unused-%d", time.Now().UnixNano()), raftlog.FileName)
+	to, err := fsm.SetAside(o.Dir, fmt.Sprintf("unused-%d", time.Now().UnixNano()), raftlog.FileName, raftlog.JournalName)
 	if err == nil {
 		o.Logger.Warn("this node has no state: the Raft log that was there is moved aside", "moved_to", to)
 	}

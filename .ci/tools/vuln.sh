@@ -6,11 +6,9 @@ export GOWORK=off
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 go build -C .ci/tools -o "$work/" golang.org/x/vuln/cmd/govulncheck
-status=0
-"$work/govulncheck" ./... >"$work/out" 2>&1 || status=$?
-cat "$work/out"
-if test $status -ne 0 && grep -q '^govulncheck: fetching vulnerabilities' "$work/out"; then
+# One package first, which takes seconds, to see whether there is a database.
+if ! "$work/govulncheck" ./storage/lthash >"$work/out" 2>&1 && grep '^govulncheck: fetching vulnerabilities' "$work/out"; then
 	echo "vuln: NOT CHECKED: the database of vulnerabilities cannot be reached"
 	exit 0
 fi
-exit $status
+"$work/govulncheck" ./...

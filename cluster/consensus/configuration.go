@@ -84,6 +84,7 @@ func (n *Runner) TransferLeadership(ctx context.Context) error {
 // transfer tries the voter of Raft's choice, then each of the others. One that is silent costs an election timeout, one that
 // was restarted a connection that turns out to be dead.
 func (n *Runner) transfer(ctx context.Context, i *instance) error {
+	n.handedOver.Store(true)
 	err := i.await(i.raft.LeadershipTransfer())
 	for _, s := range n.Servers() {
 		for err != nil && s.Suffrage == raft.Voter && certs.NodeID(s.ID) != n.opts.ID && i.raft.State() == raft.Leader && ctx.Err() == nil {

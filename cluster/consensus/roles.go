@@ -3,11 +3,14 @@ package consensus
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
 
+	"github.com/coffer-project/coffer/cluster/certs"
 	"github.com/coffer-project/coffer/storage/fsm"
 )
 
@@ -98,8 +101,8 @@ func (n *Runner) follow(i *instance) {
 		case leader := <-i.raft.LeaderCh():
 			if leader {
 				n.takeOver(i)
-			} else if n.leaderTerm.Swap(0) != 0 {
-				n.log.Info("no longer leader", "node", string(n.opts.ID), "term", i.raft.CurrentTerm())
+			} else if led := n.leaderTerm.Swap(0); led != 0 {
+				n.log.Info("no longer leader", "node", string(n.opts.ID), "term", i.raft.CurrentTerm(), "reason", n.whyLost(i, led))
 			}
 			n.Roles.Signal()
 		case <-seen:
@@ -108,6 +111,26 @@ func (n *Runner) follow(i *instance) {
 			return
 		}
 	}
+}
+
+// whyLost says why this node leads no more, as far as it can be seen from here.
+func (n *Runner) whyLost(i *instance, led uint64) string {
+	stalled := n.logs.StalledFor()
+	switch {
+	case i.raft.State() == raft.Shutdown:
+		return "Raft has ended on this node"
+	case stalled > n.opts.StallAfter:
+		return fmt.Sprintf("the disk has not finished a write of the Raft log for %s", stalled.Round(time.Millisecond))
+	case n.handedOver.Load():
+		return "leadership was handed over to another node"
+	case i.raft.CurrentTerm() > led:
+		return "another node was elected, or stands for election, in a newer term"
+	case !slices.ContainsFunc(n.Servers(), func(s raft.Server) bool {
+		return certs.NodeID(s.ID) == n.opts.ID && s.Suffrage == raft.Voter
+	}):
+		return "this node has no vote any more"
+	}
+	return fmt.Sprintf("no majority of the voters has answered for %s, or one of them has a newer term", n.opts.LeaderLeaseTimeout)
 }
 
 // takeOver ends when this node has applied an entry of its own term, and with it all that was committed
@@ -119,6 +142,7 @@ func (n *Runner) takeOver(i *instance) {
 		err := n.applyEmpty(i)
 		if err == nil && i.raft.State() == raft.Leader && i.raft.CurrentTerm() == term {
 			n.elections.Add(1)
+			n.handedOver.Store(false)
 			n.leaderTerm.Store(term)
 			n.opts.Members.Lead()
 			n.log.Info("now leader", "node", string(n.opts.ID), "term", term)

@@ -91,6 +91,7 @@ type Runner struct {
 
 	Broken        atomic.Bool // the state machine applies nothing more
 	handing       sync.Mutex  // held by HandOver
+	handedOver    atomic.Bool // this node has asked another one to lead, since it leads
 	leaderTerm    atomic.Uint64
 	transferSince atomic.Int64 // Unix nanoseconds since Raft refuses writes because of a transfer; 0: it does not
 	lostRounds    int          // rounds in a row in which the log was behind Raft's memory; of watchLostSuffix

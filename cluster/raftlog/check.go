@@ -23,6 +23,7 @@ type logState struct {
 	bytes       int64
 	remains     []span // entries that the header does not name
 	stable      map[string][]byte
+	journal     journalRef // that has the entries behind last
 }
 
 // checkLogs reads the whole file and vouches for it. The file must not be open. Reading happens before bbolt
@@ -117,11 +118,11 @@ func (s *logScan) done() (logState, error) {
 	if s.stable == nil || s.header == nil {
 		return logState{}, errors.New("Raft's votes or the log's header are missing")
 	}
-	first, last, err := parseHeader(s.header)
+	first, last, journal, err := parseHeader(s.header)
 	if err != nil {
 		return logState{}, err
 	}
-	state := logState{first: first, last: last, stable: s.stable}
+	state := logState{first: first, last: last, stable: s.stable, journal: journal}
 	found := last == 0
 	for i, r := range s.runs {
 		if last == 0 || first < r.from || last > r.to {

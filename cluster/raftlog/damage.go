@@ -85,13 +85,13 @@ func (l *Log) stored(index uint64) (*raft.Log, error) {
 // scrubEntries is how many entries are read at a time.
 const scrubEntries = 64
 
-// Scrub reads every entry, the header, the votes and the meta pages of the log. Damage is a *storage.CorruptError, and ends
+// Scrub reads every entry, the header, the votes and the meta pages of raft.db. What is in the journal is in memory, too, and soon there. Damage is a *storage.CorruptError, and ends
 // the use of the file.
 func (l *Log) Scrub(paused func(bytes int) error) error {
 	if err := l.scrubRest(); err != nil {
 		return err
 	}
-	next, last, _ := l.Size()
+	next, last := l.inBolt()
 	for next != 0 && next <= last {
 		bytes := 0
 		for end := min(last, next+scrubEntries-1); next <= end && bytes < 256<<10; next++ {
@@ -137,7 +137,7 @@ func (l *Log) scrubRest() error {
 	}
 	header, err := l.stored(headerIndex)
 	if err == nil {
-		_, _, err = parseHeader(header)
+		_, _, _, err = parseHeader(header)
 	}
 	if err == nil {
 		err = l.read(func() error {

@@ -32,7 +32,9 @@ func TestLogsDamagedWhileOpen(t *testing.T) {
 		if err := l.Scrub(func(int) error { return nil }); err != nil {
 			t.Fatalf("Scrub of a whole log: %v", err)
 		}
-		l.forget()
+		if err := forget(l); err != nil {
+			t.Fatal(err)
+		}
 		content, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)

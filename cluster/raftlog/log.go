@@ -31,6 +31,8 @@ const (
 	// headerIndex is the key of the log's own header. Raft never gets there.
 	headerIndex = math.MaxUint64
 	headerMagic = "COFFERLOG1"
+	// journalHeaderMagic is of a header that names a journal. A version that knows no journal rejects it.
+	journalHeaderMagic = "COFFERLOG2"
 
 	deleteChunk    = 2048     // entries removed in one transaction, so that appends get their turn
 	recentMaxBytes = 16 << 20 // newest entries kept in memory, for the senders to followers
@@ -39,8 +41,8 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Log is the raft.LogStore: raft-boltdb, with a checksum on every entry and a header that says which entries
-// there must be. The header is stored in the transaction of an append, and before anything is deleted: an
+// Log is the raft.LogStore: raft-boltdb behind a journal (fold.go), with a checksum on every entry and a header that says which entries
+// there must be, and whether there are more in the journal. The header is stored in the transaction of an append, and before anything is deleted: an
 // entry it names is there, or the file is damaged. Entries it does not name are remains of an interrupted
 // delete. The log has no holes: an append that would leave one (after a snapshot) drops what was before.
 type Log struct {
@@ -59,7 +61,8 @@ type Log struct {
 	failed   atomic.Pointer[error] // of the last write; nil: it was done
 	appends  stopwatch
 	votes    stopwatch // of the stable store
-	Syncs    atomic.Uint64
+	folds    stopwatch
+	Syncs    atomic.Uint64 // of appends and votes
 	SyncTime atomic.Int64
 
 	// onDamage is called when the open file turns out to be damaged; it may be nil. damage ends its use.
@@ -69,10 +72,21 @@ type Log struct {
 	changeMu sync.Mutex // held while bbolt writes
 	closed   atomic.Bool
 
-	writeMu sync.Mutex // held while the header changes: Raft appends and compacts at the same time
+	foldMu  sync.Mutex // held while the header in raft.db changes; locked before writeMu
+	writeMu sync.Mutex // held while an entry is appended: Raft appends and compacts at the same time
+
+	half       int64         // of a journal
+	foldEvery  time.Duration // 0: by its size only
+	journal    *journal      // nil: entries go to raft.db. It changes with foldMu and writeMu held
+	retry      time.Time     // when a journal that could not be made is tried again; zero: none failed. Belongs to foldMu
+	foldFailed atomic.Pointer[error]
+	wake, stop chan struct{}
+	folding    sync.WaitGroup
+	identity   func() []byte // of the data directory, nil if it has none
 
 	mu          sync.RWMutex
-	first, last uint64 // what the header says; 0, 0: empty
+	first, last uint64 // of the entries there are; 0, 0: none
+	folded      uint64 // the last entry that is in raft.db; 0: none
 	bytes       int64  // of the entries first to last, close enough
 	recent      []*raft.Log
 	recentBytes int
@@ -82,9 +96,13 @@ func openBolt(path string) (*raftboltdb.BoltStore, error) {
 	return raftboltdb.New(raftboltdb.Options{Path: path, BoltOptions: boltfile.Options(0), MsgpackUseNewTimeFormat: true})
 }
 
-// Open opens the log and the stable store in path, after verifying all of it: a damaged file is a
-// *storage.CorruptError. create makes an empty one if there is none; without it, none is damage too.
+// Open opens the log and the stable store in path, after verifying all of it, and moves what is in the journal beside it to path. A
+// damaged file is a *storage.CorruptError. create makes an empty one if there is none; without it, none is damage too.
 func Open(path string, create bool) (*Log, *Stable, error) {
+	return open(path, create, storage.FileIdentity{})
+}
+
+func open(path string, create bool, identity storage.FileIdentity) (*Log, *Stable, error) {
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		if !create {
 			return nil, nil, &storage.CorruptError{File: path, Detail: "the Raft log is missing, but the state machine has applied entries"}
@@ -94,9 +112,13 @@ func Open(path string, create bool) (*Log, *Stable, error) {
 		}
 	}
 	found, err := checkLogs(path)
+	if err == nil {
+		err = belongs(path, found.stable, identity)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
+	_ = shrink(path, found.bytes) // without room for a copy it stays as it is
 	bolt, err := openBolt(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening %s: %w", path, err)
@@ -105,13 +127,22 @@ func Open(path string, create bool) (*Log, *Stable, error) {
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("opening %s: %w", path, err), bolt.Close())
 	}
-	l := &Log{bolt: bolt, file: file, path: path, first: found.first, last: found.last, bytes: found.bytes}
+	l := &Log{bolt: bolt, file: file, path: path, first: found.first, last: found.last, folded: found.last, bytes: found.bytes,
+		half: journalHalf, foldEvery: foldEvery, wake: make(chan struct{}, 1), stop: make(chan struct{})}
+	s := &Stable{logs: l, values: found.stable}
+	l.identity = func() []byte {
+		text, _ := s.Get(identityKey)
+		return text
+	}
 	for _, r := range found.remains {
 		if err := l.deleteChunks(r.from, r.to); err != nil {
 			return nil, nil, errors.Join(fmt.Errorf("tidying %s: %w", path, err), l.Close())
 		}
 	}
-	return l, &Stable{logs: l, values: found.stable}, nil
+	if err := l.recover(found.journal, identity); err != nil {
+		return nil, nil, errors.Join(err, l.Close())
+	}
+	return l, s, nil
 }
 
 // createLogs makes the file complete before it gets its name.
@@ -125,7 +156,7 @@ func createLogs(path string) error {
 		return err
 	}
 	err = errors.Join(
-		bolt.StoreLog(header(0, 0)),
+		bolt.StoreLog(header(0, 0, journalRef{})),
 		bolt.Set(stableKey, encodeStable(nil)),
 		bolt.Close(),
 	)
@@ -135,12 +166,13 @@ func createLogs(path string) error {
 	return boltfile.Rename(temporary, path)
 }
 
-// Close closes the file, once all writes have ended. A damaged one stays open, because bbolt may hold its locks for good.
+// Close closes the file, once all writes have ended, with everything in it: the journal is of use after a crash only. A damaged file
+// stays open, because bbolt may hold its locks for good.
 func (l *Log) Close() error {
+	err := l.endJournal()
 	l.changeMu.Lock()
 	defer l.changeMu.Unlock()
-	l.closed.Store(true)
-	err := l.file.Close()
+	err = errors.Join(err, l.file.Close())
 	if l.damage.Load() != nil {
 		return err
 	}
@@ -154,13 +186,20 @@ type stopwatch struct{ since atomic.Pointer[time.Time] }
 func (l *Log) time(w *stopwatch, write func() error) (err error) {
 	begin := time.Now()
 	w.since.Store(&begin)
+	failed := &l.failed
+	if w == &l.folds {
+		failed = &l.foldFailed
+	}
 	defer func() {
 		if err != nil {
-			l.failed.Store(&err)
-		} else if l.failed.Load() != nil {
-			l.failed.Store(nil)
+			failed.Store(&err)
+		} else if failed.Load() != nil {
+			failed.Store(nil)
 		}
 		w.since.Store(nil)
+		if w == &l.folds {
+			return
+		}
 		l.Syncs.Add(1)
 		l.SyncTime.Add(int64(time.Since(begin)))
 	}()
@@ -174,8 +213,10 @@ func (l *Log) time(w *stopwatch, write func() error) (err error) {
 
 // Failure returns why the last write failed, nil if it did not.
 func (l *Log) Failure() error {
-	if err := l.failed.Load(); err != nil {
-		return *err
+	for _, failed := range []*atomic.Pointer[error]{&l.failed, &l.foldFailed} {
+		if err := failed.Load(); err != nil {
+			return *err
+		}
 	}
 	return nil
 }
@@ -183,7 +224,7 @@ func (l *Log) Failure() error {
 // StalledFor returns how long the longest write under way has been running, 0 if there is none.
 func (l *Log) StalledFor() time.Duration {
 	var longest time.Duration
-	for _, w := range []*stopwatch{&l.appends, &l.votes} {
+	for _, w := range []*stopwatch{&l.appends, &l.votes, &l.folds} {
 		if since := w.since.Load(); since != nil {
 			longest = max(longest, time.Since(*since))
 		}
@@ -266,35 +307,49 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 	if err := l.mayStore(entries); err != nil {
 		return err
 	}
-	l.writeMu.Lock()
-	defer l.writeMu.Unlock()
+	sealed := make([]*raft.Log, 0, len(entries)+1)
+	for _, e := range entries {
+		sealed = append(sealed, seal(e))
+	}
+	if done, err := l.storeInJournal(entries, sealed); done || err != nil {
+		return err
+	}
+	if err := l.settle(); err != nil {
+		return err
+	}
+	defer l.settled()
 	first, last, _ := l.Size()
 	if last == 0 {
 		first = begin
 	}
-	sealed := make([]*raft.Log, 0, len(entries)+1)
-	bytes := 0
-	for _, e := range entries {
-		sealed = append(sealed, seal(e))
-		bytes += len(e.Data) + entryOverhead
-	}
-	sealed = append(sealed, header(min(first, begin), max(last, end)))
-	if err := l.write(sealed); err != nil {
+	if err := l.write(append(sealed, l.header(min(first, begin), max(last, end)))); err != nil {
 		return err
 	}
+	l.note(entries, max(last, end))
+	l.beginJournal()
+	return nil
+}
+
+// note keeps entries, and up to which one raft.db has them.
+func (l *Log) note(entries []*raft.Log, folded uint64) {
+	begin, end := entries[0].Index, entries[len(entries)-1].Index
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.first, l.last = min(first, begin), max(last, end)
-	l.bytes += int64(bytes)
+	if l.last == 0 {
+		l.first = begin
+	}
+	l.first, l.last, l.folded = min(l.first, begin), max(l.last, end), folded
+	for _, e := range entries {
+		l.bytes += int64(len(e.Data) + entryOverhead)
+	}
 	l.remember(entries)
-	return nil
 }
 
 func (l *Log) write(sealed []*raft.Log) error {
 	return l.time(&l.appends, func() error { return l.change(func() error { return l.bolt.StoreLogs(sealed) }) })
 }
 
-// remember keeps the newest entries, without holes and within recentMaxBytes (always the last one).
+// remember keeps the newest entries, without holes and within recentMaxBytes: always the last one, and those that raft.db does not have.
 func (l *Log) remember(entries []*raft.Log) {
 	if n := len(l.recent); n > 0 && entries[0].Index != l.recent[n-1].Index+1 {
 		l.forget()
@@ -304,7 +359,7 @@ func (l *Log) remember(entries []*raft.Log) {
 		l.recentBytes += len(e.Data) + entryOverhead
 	}
 	drop := 0
-	for l.recentBytes > recentMaxBytes && drop < len(l.recent)-1 {
+	for l.recentBytes > recentMaxBytes && drop < len(l.recent)-1 && l.recent[drop].Index <= l.folded {
 		l.recentBytes -= len(l.recent[drop].Data) + entryOverhead
 		drop++
 	}
@@ -374,8 +429,10 @@ func (l *Log) rejectLeader(from, applied uint64) error {
 
 // disown takes a range out of the header. It returns what of it there was, from > to if nothing.
 func (l *Log) disown(from, to uint64) (uint64, uint64, error) {
-	l.writeMu.Lock()
-	defer l.writeMu.Unlock()
+	if err := l.settle(); err != nil {
+		return 0, 0, err
+	}
+	defer l.settled()
 	first, last, bytes := l.Size()
 	from, to = max(from, first), min(to, last)
 	if last == 0 || from > to {
@@ -392,12 +449,12 @@ func (l *Log) disown(from, to uint64) (uint64, uint64, error) {
 	default:
 		return 0, 0, fmt.Errorf("refusing to delete entries %d to %d from the middle of the log", from, to)
 	}
-	if err := l.write([]*raft.Log{header(newFirst, newLast)}); err != nil {
+	if err := l.write([]*raft.Log{l.header(newFirst, newLast)}); err != nil {
 		return 0, 0, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.first, l.last = newFirst, newLast
+	l.first, l.last, l.folded = newFirst, newLast, newLast
 	l.bytes -= int64(float64(bytes) / float64(last-first+1) * float64(to-from+1))
 	if to == last {
 		l.forget()
@@ -460,21 +517,34 @@ func checksum(e *raft.Log, extensions []byte) uint32 {
 	return crc32.Update(sum, castagnoli, extensions)
 }
 
-// header is the pseudo-entry that says which entries there are.
-func header(first, last uint64) *raft.Log {
-	data := []byte(headerMagic)
+// header is the pseudo-entry that says which entries there are in raft.db, and which journal has more.
+func header(first, last uint64, in journalRef) *raft.Log {
+	magic := headerMagic
+	if in.id != 0 {
+		magic = journalHeaderMagic
+	}
+	data := []byte(magic)
 	data = binary.BigEndian.AppendUint64(data, first)
 	data = binary.BigEndian.AppendUint64(data, last)
+	if in.id != 0 {
+		data = binary.BigEndian.AppendUint64(data, in.id)
+		data = binary.BigEndian.AppendUint64(data, in.generation)
+	}
 	return seal(&raft.Log{Index: headerIndex, Data: data})
 }
 
-func parseHeader(e *raft.Log) (first, last uint64, err error) {
-	if len(e.Data) != len(headerMagic)+16 || string(e.Data[:len(headerMagic)]) != headerMagic {
-		return 0, 0, errors.New("the header is not of this format")
+func parseHeader(e *raft.Log) (first, last uint64, in journalRef, err error) {
+	const magic = len(headerMagic)
+	switch {
+	case len(e.Data) == magic+16 && string(e.Data[:magic]) == headerMagic:
+	case len(e.Data) == magic+32 && string(e.Data[:magic]) == journalHeaderMagic:
+		in = journalRef{binary.BigEndian.Uint64(e.Data[magic+16:]), binary.BigEndian.Uint64(e.Data[magic+24:])}
+	default:
+		return 0, 0, in, errors.New("the header is not of this format")
 	}
-	first, last = binary.BigEndian.Uint64(e.Data[len(headerMagic):]), binary.BigEndian.Uint64(e.Data[len(headerMagic)+8:])
+	first, last = binary.BigEndian.Uint64(e.Data[magic:]), binary.BigEndian.Uint64(e.Data[magic+8:])
 	if first > last || first == 0 && last != 0 {
-		return 0, 0, errors.New("the header makes no sense")
+		return 0, 0, in, errors.New("the header makes no sense")
 	}
-	return first, last, nil
+	return first, last, in, nil
 }

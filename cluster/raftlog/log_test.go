@@ -52,12 +52,24 @@ func entries(from, to, term uint64, size int) []*raft.Log {
 	return out
 }
 
+// forget lets everything be read from raft.db.
+func forget(l *Log) error {
+	if err := l.settle(); err != nil {
+		return err
+	}
+	defer l.settled()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.forget()
+	return nil
+}
+
 // dump is everything Raft can learn from the file.
 func dump(l *Log, s *Stable) (string, error) {
 	first, last, _ := l.Size()
-	l.mu.Lock()
-	l.forget()
-	l.mu.Unlock()
+	if err := forget(l); err != nil {
+		return "", err
+	}
 	out := fmt.Sprintf("%d-%d %v", first, last, s.values)
 	for i := first; i <= last && last > 0; i++ {
 		var e raft.Log
@@ -150,10 +162,14 @@ func TestLogsForgetWhatTheHeaderDoesNotName(t *testing.T) {
 	if err := l.StoreLogs(entries(1, 50, 1, 8)); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.bolt.StoreLog(header(10, 40)); err != nil {
+	l.Close()
+	bolt, err := openBolt(path)
+	if err != nil {
 		t.Fatal(err)
 	}
-	l.Close()
+	if err := errors.Join(bolt.StoreLog(header(10, 40, journalRef{})), bolt.Close()); err != nil {
+		t.Fatal(err)
+	}
 	l, s := mustOpenLogs(t, path)
 	if first, last, _ := l.Size(); first != 10 || last != 40 {
 		t.Fatalf("holds %d to %d, want 10 to 40", first, last)

@@ -16,13 +16,12 @@ import (
 // OpenFitting opens the log and the stable store in dir, which must have the identity, and be those from which a state machine has
 // applied entries up to an index and term.
 func OpenFitting(dir string, applied, term uint64, identity storage.FileIdentity) (*Log, *Stable, error) {
-	l, s, err := Open(filepath.Join(dir, FileName), applied == 0)
+	l, s, err := open(filepath.Join(dir, FileName), applied == 0, identity)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := s.belongs(identity); err != nil {
-		return nil, nil, errors.Join(err, l.Close())
-	}
+	s.mark(identity)
+	_ = createJournal(filepath.Join(dir, JournalName), l.half) // not when an entry waits for it; on a full disk that tries again
 	if err := l.fits(applied, term); err != nil {
 		return nil, nil, errors.Join(err, l.Close())
 	}
@@ -56,26 +55,27 @@ func (l *Log) fits(applied, term uint64) error {
 // identityKey is where the stable store keeps its identity. Versions that do not know it leave it there.
 var identityKey = []byte("FileIdentity")
 
-// belongs compares the identity in the store with the one it should have, and stores that if there is none, or if the cluster's id
-// differs: a restored snapshot replaces the cluster, not the node's files.
-func (s *Stable) belongs(want storage.FileIdentity) error {
-	if want.IsZero() {
+// belongs compares the identity among the values of the stable store with the one it should have.
+func belongs(path string, values map[string][]byte, want storage.FileIdentity) error {
+	text, ok := values[string(identityKey)]
+	if !ok || want.IsZero() {
 		return nil
 	}
-	text, err := s.Get(identityKey)
-	if err == nil {
-		is, err := storage.DecodeFileIdentity(text)
-		if err != nil {
-			return &storage.CorruptError{File: s.logs.path, Detail: "its identity: " + err.Error()}
-		}
-		if !is.Same(want) {
-			return &storage.ForeignError{File: s.logs.path, Is: is, Want: want}
-		}
+	is, err := storage.DecodeFileIdentity(text)
+	if err != nil {
+		return &storage.CorruptError{File: path, Detail: "its identity: " + err.Error()}
 	}
-	if !bytes.Equal(text, want.Encode()) {
-		_ = s.Set(identityKey, want.Encode()) // on a full disk: the next Open tries again
+	if !is.Same(want) {
+		return &storage.ForeignError{File: path, Is: is, Want: want}
 	}
 	return nil
+}
+
+// mark stores the identity if there is none, or if the cluster's id differs: a restored snapshot replaces the cluster, not the node's files.
+func (s *Stable) mark(want storage.FileIdentity) {
+	if text, _ := s.Get(identityKey); !want.IsZero() && !bytes.Equal(text, want.Encode()) {
+		_ = s.Set(identityKey, want.Encode()) // on a full disk: the next Open tries again
+	}
 }
 
 // Identity returns the identity of the Raft log in dir; zero if it has none, is missing or damaged.
@@ -98,5 +98,5 @@ func IsUsed(dir string) bool {
 		return false
 	}
 	found, err := checkLogs(path)
-	return err != nil || found.last != 0 || len(found.stable["CurrentTerm"]) > 0
+	return err != nil || found.last != 0 || found.journal.id != 0 || len(found.stable["CurrentTerm"]) > 0
 }

@@ -117,7 +117,7 @@ func TestDashboardAndDocumentationNameRealMetrics(t *testing.T) {
 	}
 	named := append(slices.Clone(charted), metricName.FindAllString(string(rules), -1)...)
 	alert := regexp.MustCompile("(?m)^\\| (`[^|]*`) \\|")
-	for _, name := range []string{"operations.md", "replication.md", "sync.md"} {
+	for _, name := range []string{"monitoring.md", "replication.md", "sync.md"} {
 		page, err := os.ReadFile(filepath.Join(docs, name))
 		if err != nil {
 			t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/command/cloud"
 	"github.com/coffer-project/coffer/cmd/coffer/command/clusters"
 	"github.com/coffer-project/coffer/cmd/coffer/command/completion"
+	"github.com/coffer-project/coffer/cmd/coffer/command/debug"
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer"
 	"github.com/coffer-project/coffer/cmd/coffer/command/importer/files"
 	"github.com/coffer-project/coffer/cmd/coffer/command/kv"
@@ -59,7 +60,7 @@ func root() *cli.Command {
 		command.InGroup("Engines and delivery", mounts.SecretsCommand(), cloud.Command(), secretsync.Command(), mounts.LeaseCommand(), plugin.Command(),
 			importer.Command(), files.ExportCommand()),
 		command.InGroup("Cluster", operator.Command(diagnose.Command()), replication.Command(), mounts.NamespaceCommand(), mounts.QuotaCommand(), mounts.AuditCommand(),
-			operator.MonitorCommand(), operator.VersionHistoryCommand(), serverCommand()),
+			operator.MonitorCommand(), debug.Command(), operator.VersionHistoryCommand(), serverCommand()),
 		command.InGroup("This program", login.PrintCommand(), command.FlagsCommand(), versionCommand(), completion.Command(root)))...)
 	cmd.Version = version()
 	cmd.EnableShellCompletion = true

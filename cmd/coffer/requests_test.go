@@ -383,7 +383,7 @@ func TestRequests(t *testing.T) {
 		{args: "operator members", last: "GET sys/ha-status", stdout: "http://a       https://c          true           1          n/a          full\n"},
 		{args: "operator init -n=1 -t=1", last: `PUT sys/init {"secret_shares":1,"secret_threshold":1}`, stdout: "Unseal Key 1: YWI=\n\nInitial Root Token: hvs.root\n"},
 		{args: "operator init -n=1 -t=1 -format=json", last: `PUT sys/init {"secret_shares":1,"secret_threshold":1}`, stdout: `"unseal_keys_hex": [` + "\n    \"6162\"\n  ]"},
-		{args: "operator init -pgp-keys=a", stderr: "PGP is not supported", status: 1},
+		{args: "operator init -pgp-keys=nowhere/a.asc", last: "GET sys/seal-status", stderr: "-pgp-keys: open nowhere/a.asc", status: 1},
 		{args: "operator raft list-peers", last: "GET sys/storage/raft/configuration", stdout: "n2      127.0.0.1:8202    follower    false\n"},
 		{args: "operator raft certificates", last: "GET sys/storage/raft/certificates", stdout: "n1      2026-02-01T00:00:00Z    true\n"},
 		{args: "operator raft rotate-ca", last: "POST sys/storage/raft/rotate-ca", stdout: "Success! The cluster has a new CA.\n"},

@@ -60,13 +60,13 @@ func TestGenerateRoot(t *testing.T) {
 			}
 			_, err := n.GenerateRoot(ctx, keys[0], "x")
 			wantError(t, err, "start an attempt")
-			_, err = n.StartRoot(ctx, "short")
+			_, err = n.StartRoot(ctx, "short", nil)
 			wantError(t, err, "100 characters")
-			s, err := n.StartRoot(ctx, "")
+			s, err := n.StartRoot(ctx, "", nil)
 			if err != nil || len(s.OTP.Reveal()) != ceremony.OTPLength || !s.Started || s.Required != 2 {
 				t.Fatalf("StartRoot = %+v, %v", s, err)
 			}
-			_, err = n.StartRoot(ctx, "")
+			_, err = n.StartRoot(ctx, "", nil)
 			wantError(t, err, "cancel that attempt")
 			_, err = n.GenerateRoot(ctx, keys[0], "")
 			wantError(t, err, `"nonce" is required`)
@@ -113,7 +113,7 @@ func TestAttemptsEnd(t *testing.T) {
 	ctx := t.Context()
 	begin := func() {
 		t.Helper()
-		if _, err := n.StartRoot(ctx, strings.Repeat("x", ceremony.OTPLength)); err != nil {
+		if _, err := n.StartRoot(ctx, strings.Repeat("x", ceremony.OTPLength), nil); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := n.StartRekey(ctx, ceremony.Unseal, ceremony.RekeyOptions{Shares: 1, Threshold: 1}); err != nil {
@@ -149,7 +149,7 @@ func TestAttemptsEnd(t *testing.T) {
 	if err := n.Seal(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := n.StartRoot(ctx, ""); !errors.Is(err, storage.ErrSealed) {
+	if _, err := n.StartRoot(ctx, "", nil); !errors.Is(err, storage.ErrSealed) {
 		t.Errorf("on a sealed node: %v", err)
 	}
 	n.unseal(keys...)
@@ -315,7 +315,7 @@ func TestRecoveryKeys(t *testing.T) {
 	_, err := n.StartRekey(ctx, ceremony.Unseal, ceremony.RekeyOptions{Shares: 2, Threshold: 2})
 	wantError(t, err, "must be 1")
 	fresh := rekey(t, n, ceremony.Recovery, ceremony.RekeyOptions{Shares: 2, Threshold: 2}, old[:2])
-	s, err := n.StartRoot(ctx, "")
+	s, err := n.StartRoot(ctx, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,7 +338,7 @@ func TestNoRecoveryKeys(t *testing.T) {
 	if len(keys) != 0 {
 		t.Errorf("%d keys", len(keys))
 	}
-	_, err := n.StartRoot(ctx, "")
+	_, err := n.StartRoot(ctx, "", nil)
 	wantError(t, err, "no recovery keys")
 	o := ceremony.RekeyOptions{Shares: 2, Threshold: 2}
 	_, err = n.StartRekey(ctx, ceremony.Recovery, o)

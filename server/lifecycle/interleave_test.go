@@ -33,7 +33,7 @@ func (n *node) changeKey(t ceremony.Target, o ceremony.RekeyOptions, keys []stri
 func (n *node) opensRoot(keys []string) bool {
 	n.t.Helper()
 	ctx := context.Background()
-	s, err := n.StartRoot(ctx, "")
+	s, err := n.StartRoot(ctx, "", nil)
 	if err != nil {
 		n.t.Fatal(err)
 	}

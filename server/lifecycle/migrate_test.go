@@ -111,7 +111,7 @@ func migrates(t *testing.T, from, to seal.Wrapper) {
 		t.Errorf("afterwards: %+v", s)
 	}
 	// The shares go on as what the new seal has of them.
-	s, err := n.StartRoot(ctx, "")
+	s, err := n.StartRoot(ctx, "", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -144,6 +144,7 @@ var help = map[string]string{
 	"disk_directories_low":         "Directories of data and audit files whose disk has less room than free_space_warning or free_space_warning_percent.",
 	"requests_in_flight":           "Requests that the node is working on.",
 
+	"state_unverified_bytes":                  "Bytes of the state file that have not been checked since the node started; 0: all of it is right.",
 	"scrub_state_bytes_total":                 "Bytes of the state file that were read to compare them with their checksums.",
 	"scrub_state_failures_total":              "Passes over the state file that found damage.",
 	"scrub_state_completed_time_seconds":      "When the state file was last read as a whole and found right.",

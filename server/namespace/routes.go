@@ -14,7 +14,7 @@ import (
 // request.
 func (s *Store) Routes(r *engines.Router) {
 	engines.On(r, engines.Scan, "namespaces/{path...}", "List all namespaces below this one, or below the one at the path.", engines.Active, s.serveScan).
-		Returns("keys: [string], key_info: {*: any}")
+		Returns("keys: [string], key_info: {*: {custom_metadata: {*: string}, id, locked: boolean, path, tainted: boolean, uuid}}")
 	engines.On(r, engines.List, "namespaces/{path...}", "List the namespaces right below this one, or below the one at the path.", engines.Active, s.serveList).
 		Returns("key_info: {*: {custom_metadata: {*: string}, id, locked: boolean, path, tainted: boolean, uuid}}, keys: [string]")
 	engines.On(r, engines.Read, "namespaces/{path...}", "Describe a namespace, and how far its deletion has come.", engines.Active, s.serveRead).

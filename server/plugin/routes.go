@@ -11,23 +11,27 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
+// pluginShape are the fields of describe: see engines.Route.Returns.
+const pluginShape = "args: [string], builtin: boolean, command, deprecation_status, name, sha256, type, version"
+
 // Routes declares the paths of the catalogue.
 func (h *Host) Routes(r *engines.Router) {
 	const operator = engines.Sudo | engines.RootNamespace
-	engines.On(r, engines.Read, "plugins/catalog", "List all plugins, with versions.", operator, h.list).Returns("*: any")
+	engines.On(r, engines.Read, "plugins/catalog", "List all plugins, with versions.", operator, h.list).
+		Returns("auth: [string], detailed: [{" + pluginShape + "}], secret: [string]")
 	engines.On(r, engines.List, "plugins/catalog/{type}", "List the names of plugins of a type.", operator, h.names).
 		Returns("keys: [string]")
-	engines.On(r, engines.Read, "plugins/catalog/{type}/{name}", "Read a plugin.", operator, h.read).Returns("*: any")
+	engines.On(r, engines.Read, "plugins/catalog/{type}/{name}", "Read a plugin.", operator, h.read).Returns(pluginShape)
 	engines.On(r, engines.Update, "plugins/catalog/{type}/{name}", "Register a plugin.", operator|engines.Strict, h.register)
 	engines.On(r, engines.Delete, "plugins/catalog/{type}/{name}", "Remove a plugin from the catalogue. Mounts of it stop working.", operator, h.remove)
-	engines.On(r, engines.Read, "plugins/pins", "List the pinned versions.", operator, h.pins).Returns("*: any")
-	engines.On(r, engines.Read, "plugins/pins/{type}/{name}", "Read the pinned version of a plugin.", operator, h.readPin).Returns("*: any")
+	engines.On(r, engines.Read, "plugins/pins", "List the pinned versions.", operator, h.pins).Returns("pinned_versions: [{name, type, version}]")
+	engines.On(r, engines.Read, "plugins/pins/{type}/{name}", "Read the pinned version of a plugin.", operator, h.readPin).
+		Returns("name, type, version")
 	engines.On(r, engines.Update, "plugins/pins/{type}/{name}", "Pin the version that mounts use which name none.", operator|engines.Strict, h.pin)
 	engines.On(r, engines.Delete, "plugins/pins/{type}/{name}", "Remove a pin.", operator, h.unpin)
-	engines.On(r, engines.Update, "plugins/reload/{type}/{name}", "Start the processes of a plugin again.", operator|engines.Strict, h.reload).
-		Returns("*: any")
+	engines.On(r, engines.Update, "plugins/reload/{type}/{name}", "Start the processes of a plugin again.", operator|engines.Strict, h.reload)
 	engines.On(r, engines.Update, "plugins/reload/backend", "Start the processes of a plugin, or of mounts, again.", operator|engines.Strict, h.reloadBackend).
-		Returns("*: any")
+		Returns("reload_id")
 }
 
 type none struct{}

@@ -20,6 +20,8 @@ const (
 	// UnsealKey holds the key-encryption key of a Shamir seal that was changed while the cluster ran: nodes that were
 	// unsealed before have only the old one.
 	UnsealKey storage.Key = "l/seal/kek"
+	// BackupPrefix holds shares of the keys in effect, encrypted to the keys of their holders: see the package ceremony.
+	BackupPrefix storage.Key = "l/seal/backup/"
 )
 
 // SealBytes and OpenBytes are the barrier's.

@@ -42,6 +42,7 @@ type config struct {
 	Retain        int           `json:"retain"`
 	StorageType   string        `json:"storage_type"`
 	PathPrefix    string        `json:"path_prefix"`
+	GivenPrefix   string        `json:"given_path_prefix,omitempty"` // as it was written, and is read
 	FilePrefix    string        `json:"file_prefix"`
 	LocalMaxSpace int64         `json:"local_max_space,omitempty"` // bytes; 0: no limit
 	S3            s3Config      `json:"s3"`

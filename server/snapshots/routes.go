@@ -1,6 +1,7 @@
 package snapshots
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -12,7 +13,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// mask stands for a secret in answers. Written back, it keeps the secret.
+// mask, written for a secret, keeps it. Reads leave secrets out.
 const mask = "*****"
 
 // Routes declares sys/storage/raft/snapshot-auto.
@@ -20,10 +21,10 @@ func (s *Scheduler) Routes(r *engines.Router) {
 	const flags = engines.Sudo | engines.Active | engines.RootNamespace | engines.ClusterLocal
 	const configs = "storage/raft/snapshot-auto/config"
 	engines.On(r, engines.List, configs, "List the schedules of snapshots.", flags, s.list).Returns("keys: [string]")
-	engines.On(r, engines.Read, configs+"/{name}", "Read a schedule of snapshots. Secrets are masked.", flags, s.read).
+	engines.On(r, engines.Read, configs+"/{name}", "Read a schedule of snapshots. Secrets are left out.", flags, s.read).
 		Returns(`aws_access_key_id, aws_s3_bucket, aws_s3_disable_tls: boolean, aws_s3_enable_kms: boolean, aws_s3_endpoint,
 			aws_s3_force_path_style: boolean, aws_s3_kms_key, aws_s3_region, aws_s3_server_side_encryption: boolean,
-			aws_secret_access_key, aws_session_token, file_prefix, interval: integer, local_max_space: integer, name, path_prefix,
+			file_prefix, interval: integer, local_max_space: integer, name, path_prefix,
 			retain: integer, storage_type`)
 	engines.On(r, engines.Update, configs+"/{name}", "Write a schedule of snapshots. Of one that exists, fields that are not given stay.", flags, s.write)
 	engines.On(r, engines.Delete, configs+"/{name}", "Delete a schedule of snapshots. The snapshots stay.", flags, s.delete)
@@ -75,7 +76,7 @@ func (in *configInput) onto(c *config, given func(string) bool) {
 	for name, set := range map[string]func(){
 		"interval":                      func() { c.Interval = time.Duration(in.Interval) },
 		"retain":                        func() { c.Retain = in.Retain },
-		"path_prefix":                   func() { c.PathPrefix = in.PathPrefix },
+		"path_prefix":                   func() { c.PathPrefix, c.GivenPrefix = in.PathPrefix, in.PathPrefix },
 		"file_prefix":                   func() { c.FilePrefix = in.FilePrefix },
 		"storage_type":                  func() { c.StorageType = in.StorageType },
 		"local_max_space":               func() { c.LocalMaxSpace = in.LocalMaxSpace },
@@ -122,7 +123,7 @@ func (s *Scheduler) read(ctx context.Context, _ *engines.Request, in *nameInput)
 	}
 	out := map[string]any{
 		"name": c.Name, "interval": int64(c.Interval / time.Second), "retain": c.Retain, "storage_type": c.StorageType,
-		"path_prefix": c.PathPrefix, "file_prefix": c.FilePrefix,
+		"path_prefix": cmp.Or(c.GivenPrefix, c.PathPrefix), "file_prefix": c.FilePrefix,
 	}
 	if c.StorageType == typeLocal {
 		out["local_max_space"] = c.LocalMaxSpace
@@ -132,18 +133,11 @@ func (s *Scheduler) read(ctx context.Context, _ *engines.Request, in *nameInput)
 		"aws_s3_bucket": c.S3.Bucket, "aws_s3_region": c.S3.Region, "aws_s3_endpoint": c.S3.Endpoint,
 		"aws_s3_disable_tls": strings.HasPrefix(c.S3.Endpoint, "http://"), "aws_s3_force_path_style": c.S3.PathStyle,
 		"aws_s3_enable_kms": c.S3.KMS, "aws_s3_kms_key": c.S3.KMSKey, "aws_s3_server_side_encryption": c.S3.SSE,
-		"aws_access_key_id": c.S3.AccessKeyID, "aws_secret_access_key": masked(c.S3.SecretKey), "aws_session_token": masked(c.S3.Session),
+		"aws_access_key_id": c.S3.AccessKeyID,
 	} {
 		out[name] = value
 	}
 	return &engines.Response{Data: out}, nil
-}
-
-func masked(secret string) string {
-	if secret == "" {
-		return ""
-	}
-	return mask
 }
 
 func (s *Scheduler) write(ctx context.Context, req *engines.Request, in *configInput) (*engines.Response, error) {

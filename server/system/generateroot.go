@@ -5,6 +5,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/lifecycle/ceremony"
+	"github.com/coffer-project/coffer/server/pgp"
 )
 
 func (s *System) generateRootPaths() {
@@ -14,7 +15,7 @@ func (s *System) generateRootPaths() {
 			Returns(attemptShape)
 		engines.On(r, engines.Update, prefix+"attempt", "Begin to generate a root token.", flags, s.startRoot).Returns(attemptShape)
 		engines.On(r, engines.Delete, prefix+"attempt", "Cancel the generation of a root token.", flags, s.cancelRoot)
-		engines.On(r, engines.Update, prefix+"update", "Give one key share. The last one that is needed answers the root token, hidden by the one-time password.", flags, s.generateRoot).
+		engines.On(r, engines.Update, prefix+"update", "Give one key share. The last one that is needed answers the root token, hidden by the one-time password or encrypted to the PGP key.", flags, s.generateRoot).
 			Returns(attemptShape)
 	}
 }
@@ -25,14 +26,15 @@ func (s *System) rootStatus(ctx context.Context, _ *engines.Request, _ *none) (*
 
 type startRootInput struct {
 	OTP    engines.Sensitive `json:"otp" max:"1024" help:"One-time password that hides the token; if absent, one is made and answered."`
-	PGPKey string            `json:"pgp_key" help:"Not supported."`
+	PGPKey string            `json:"pgp_key" max:"16384" help:"Public OpenPGP key in base64 or armored that the token is encrypted to, instead of a one-time password."`
 }
 
 func (s *System) startRoot(ctx context.Context, _ *engines.Request, in *startRootInput) (*engines.Response, error) {
-	if in.PGPKey != "" {
-		return nil, engines.Invalid("field \"pgp_key\" is not supported: use a one-time password")
+	to, err := pgp.ParseOne("pgp_key", in.PGPKey)
+	if err != nil {
+		return nil, err
 	}
-	return rootAnswer(s.opts.Node.StartRoot(ctx, in.OTP.Reveal()))
+	return rootAnswer(s.opts.Node.StartRoot(ctx, in.OTP.Reveal(), to))
 }
 
 func (s *System) cancelRoot(ctx context.Context, req *engines.Request, in *nonceInput) (*engines.Response, error) {
@@ -52,7 +54,7 @@ func rootAnswer(st ceremony.RootStatus, err error) (*engines.Response, error) {
 	}
 	return both(map[string]any{
 		"nonce": st.Nonce, "started": st.Started, "progress": st.Progress, "required": st.Required, "complete": st.Complete,
-		"encoded_token": st.Encoded.Reveal(), "encoded_root_token": st.Encoded.Reveal(), "pgp_fingerprint": "",
+		"encoded_token": st.Encoded.Reveal(), "encoded_root_token": st.Encoded.Reveal(), "pgp_fingerprint": st.Fingerprint,
 		"otp": st.OTP.Reveal(), "otp_length": ceremony.OTPLength,
 	}), nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/lifecycle"
+	"github.com/coffer-project/coffer/server/pgp"
 	"github.com/coffer-project/coffer/server/replicated/roles"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -55,20 +56,28 @@ type initInput struct {
 	SecretShares      int                `json:"secret_shares" default:"5" help:"Number of key shares."`
 	SecretThreshold   int                `json:"secret_threshold" default:"3" help:"Number of key shares needed to unseal."`
 	StoredShares      int                `json:"stored_shares" help:"Accepted for compatibility."`
-	PGPKeys           engines.StringList `json:"pgp_keys" help:"Not supported."`
-	RootTokenPGPKey   string             `json:"root_token_pgp_key" help:"Not supported."`
+	PGPKeys           engines.StringList `json:"pgp_keys" max:"16384" help:"Public OpenPGP keys in base64 or armored, one for each share: each share is encrypted to the key at its place."`
+	RootTokenPGPKey   string             `json:"root_token_pgp_key" max:"16384" help:"Public OpenPGP key that the root token is encrypted to."`
 	RecoveryShares    int                `json:"recovery_shares" default:"5" help:"With an automatic seal: number of shares of the recovery key; 0 for none."`
 	RecoveryThreshold int                `json:"recovery_threshold" default:"3" help:"With an automatic seal: number of recovery key shares that are enough."`
-	RecoveryPGPKeys   engines.StringList `json:"recovery_pgp_keys" help:"Not supported."`
+	RecoveryPGPKeys   engines.StringList `json:"recovery_pgp_keys" max:"16384" help:"With an automatic seal: public OpenPGP keys, one for each share of the recovery key."`
 }
 
 func (s *System) writeInit(ctx context.Context, _ *engines.Request, in *initInput) (*engines.Response, error) {
-	if len(in.PGPKeys) > 0 || in.RootTokenPGPKey != "" || len(in.RecoveryPGPKeys) > 0 {
-		return nil, engines.Invalid("pgp_keys, root_token_pgp_key and recovery_pgp_keys are not supported: leave them out")
-	}
-	shares, threshold := in.SecretShares, in.SecretThreshold
+	shares, threshold, field, keys, other := in.SecretShares, in.SecretThreshold, "pgp_keys", in.PGPKeys, in.RecoveryPGPKeys
 	if s.opts.Node.Status(ctx).Recovery {
-		shares, threshold = in.RecoveryShares, in.RecoveryThreshold
+		shares, threshold, field, keys, other = in.RecoveryShares, in.RecoveryThreshold, "recovery_pgp_keys", in.RecoveryPGPKeys, in.PGPKeys
+	}
+	if len(other) > 0 {
+		return nil, engines.Invalid("with the seal of this node only field %q has shares to encrypt: leave the other out", field)
+	}
+	holders, err := pgp.Parse(field, keys, shares)
+	if err != nil {
+		return nil, err
+	}
+	reader, err := pgp.ParseOne("root_token_pgp_key", in.RootTokenPGPKey)
+	if err != nil {
+		return nil, err
 	}
 	result, err := s.opts.Node.Init(ctx, shares, threshold)
 	if errors.Is(err, lifecycle.ErrInitialized) {
@@ -77,10 +86,22 @@ func (s *System) writeInit(ctx context.Context, _ *engines.Request, in *initInpu
 	if err != nil {
 		return nil, err
 	}
-	keys, keysBase64 := texts(result.KeyShares)
-	out := map[string]any{"keys": keys, "keys_base64": keysBase64, "root_token": result.RootToken}
+	out := map[string]any{"keys": []string{}, "keys_base64": []string{}, "root_token": result.RootToken}
+	if reader != nil {
+		token, err := reader.EncryptText(result.RootToken)
+		if err != nil {
+			return nil, err
+		}
+		out["root_token"] = token.Reveal()
+	}
+	handed, err := pgp.EncryptShares(holders, append(result.KeyShares, result.RecoveryShares...))
+	if err != nil {
+		return nil, err
+	}
 	if len(result.RecoveryShares) > 0 {
-		out["recovery_keys"], out["recovery_keys_base64"] = texts(result.RecoveryShares)
+		out["recovery_keys"], out["recovery_keys_base64"] = texts(handed)
+	} else {
+		out["keys"], out["keys_base64"] = texts(handed)
 	}
 	return plain(0, out)
 }

@@ -25,7 +25,7 @@ func (s *System) raftPaths() {
 	r := s.router
 	const operator = engines.Active | engines.RootNamespace
 	engines.On(r, engines.Read, "storage/raft/configuration", "List the members of the Raft cluster.", operator, s.raftConfiguration).
-		Returns("config: {index: integer, servers: [{*: any}]}")
+		Returns("config: {index: integer, servers: [{address, leader: boolean, node_id, protocol_version, voter: boolean}]}")
 	engines.On(r, engines.Update, "storage/raft/join", "Make this node join the cluster of another one.", open, s.raftJoin).
 		Returns("json; joined: boolean")
 	engines.On(r, engines.Update, "storage/raft/bootstrap/challenge", "First step of a join, called by the joining node.", engines.Unauthenticated|operator, s.raftChallenge).

@@ -7,6 +7,7 @@ import (
 
 	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/lifecycle/ceremony"
+	"github.com/coffer-project/coffer/server/pgp"
 )
 
 // Key ceremonies need a token with sudo besides the shares: without one, a client could begin, occupy and cancel attempts. The
@@ -42,7 +43,7 @@ func (s *System) rekeyPaths() {
 		engines.On(r, engines.Update, p.prefix+"init", "Begin to change the "+keys+".", p.flags, k.start).Returns(initShape)
 		engines.On(r, engines.Delete, p.prefix+"init", "Cancel the change of the "+keys+".", p.flags, k.cancel)
 		engines.On(r, engines.Update, p.prefix+"update", "Give one share of the present "+keys+". The last one that is needed answers the new shares, once.", p.flags, k.update).
-			Returns(`top; backup: boolean, complete: boolean, keys: [string], keys_base64: [string], n: integer, nonce, pgp_fingerprints: any,
+			Returns(`top; backup: boolean, complete: boolean, keys: [string], keys_base64: [string], n: integer, nonce, pgp_fingerprints: [string]?,
 				progress: integer, required: integer, started: boolean, t: integer, verification_nonce, verification_required: boolean`)
 		engines.On(r, engines.Read, p.prefix+"verify", "Report how far the verification of the new "+keys+" is.", p.flags, k.verifyStatus).
 			Returns(verifyShape)
@@ -52,15 +53,28 @@ func (s *System) rekeyPaths() {
 	}
 }
 
-// Shares are never kept, encrypted to PGP keys, for a later backup: there is nothing to read.
 func (s *System) rekeyBackupPaths() {
-	for _, path := range []string{"rekey/backup", "rekey/recovery-key-backup"} {
-		engines.On(s.router, engines.Read, path, "Report that no shares are kept.", bySudo, func(context.Context, *engines.Request, *none) (*engines.Response, error) {
-			return nil, engines.Invalid("no backed-up keys found")
-		})
-		engines.On(s.router, engines.Delete, path, "Delete the shares that are kept, of which there are none.", bySudo, func(context.Context, *engines.Request, *none) (*engines.Response, error) {
-			return nil, nil
-		})
+	for path, t := range map[string]ceremony.Target{
+		"rekey/backup": ceremony.Unseal, "rekey/recovery-key-backup": ceremony.Recovery,
+		"rotate/root/backup": ceremony.Unseal, "rotate/recovery/backup": ceremony.Recovery,
+	} {
+		keys := string(t) + " keys"
+		engines.On(s.router, engines.Read, path, "Read the shares of the "+keys+" that were kept, encrypted to PGP keys.", bySudo,
+			func(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+				b, err := s.opts.Node.Backup(ctx, t)
+				if err != nil {
+					return nil, err
+				}
+				inHex, inBase64 := map[string][]string{}, map[string][]string{}
+				for print, shares := range b.Keys {
+					inHex[print], inBase64[print] = texts(shares)
+				}
+				return both(map[string]any{"nonce": b.Nonce, "keys": inHex, "keys_base64": inBase64}), nil
+			}).Returns("top; keys: {*: [string]}, keys_base64: {*: [string]}, nonce")
+		engines.On(s.router, engines.Delete, path, "Delete the shares of the "+keys+" that were kept.", bySudo,
+			func(ctx context.Context, _ *engines.Request, _ *none) (*engines.Response, error) {
+				return nil, s.opts.Node.DeleteBackup(ctx, t)
+			})
 	}
 }
 
@@ -75,9 +89,9 @@ type rekeyInput struct {
 	Shares              int                `json:"secret_shares" required:"true" help:"Number of shares of the new key."`
 	Threshold           int                `json:"secret_threshold" required:"true" help:"Number of shares of the new key that are enough."`
 	RequireVerification bool               `json:"require_verification" help:"The new shares take effect only after enough of them were given back."`
-	Backup              bool               `json:"backup" help:"Not supported."`
+	Backup              bool               `json:"backup" help:"Keep the shares, encrypted to pgp_keys, to be read again."`
 	StoredShares        int                `json:"stored_shares" help:"Accepted for compatibility."`
-	PGPKeys             engines.StringList `json:"pgp_keys" help:"Not supported."`
+	PGPKeys             engines.StringList `json:"pgp_keys" max:"16384" help:"Public OpenPGP keys in base64 or armored, one for each share: each share is encrypted to the key at its place."`
 }
 
 type nonceInput struct {
@@ -95,14 +109,13 @@ func (k rekeying) status(ctx context.Context, _ *engines.Request, _ *none) (*eng
 }
 
 func (k rekeying) start(ctx context.Context, _ *engines.Request, in *rekeyInput) (*engines.Response, error) {
-	switch {
-	case in.Backup:
-		return nil, engines.Invalid("field \"backup\" is not supported, because it needs pgp_keys: leave it out")
-	case len(in.PGPKeys) > 0:
-		return nil, engines.Invalid("field \"pgp_keys\" is not supported: leave it out")
+	holders, err := pgp.Parse("pgp_keys", in.PGPKeys, in.Shares)
+	if err != nil {
+		return nil, err
 	}
 	st, err := k.opts.Node.StartRekey(ctx, k.target, ceremony.RekeyOptions{
 		Shares: in.Shares, Threshold: in.Threshold, Verify: in.RequireVerification, Authorised: k.authorised,
+		Holders: holders, Backup: in.Backup,
 	})
 	return rekeyed(st, err)
 }
@@ -126,7 +139,7 @@ func rekeyed(st ceremony.RekeyStatus, err error) (*engines.Response, error) {
 	}
 	data := map[string]any{
 		"nonce": st.Nonce, "started": st.Started, "t": st.Threshold, "n": st.Shares,
-		"progress": st.Progress, "required": st.Required, "pgp_fingerprints": nil, "backup": false,
+		"progress": st.Progress, "required": st.Required, "pgp_fingerprints": st.Fingerprints, "backup": st.Backup,
 		"verification_required": st.Verify, "verification_nonce": st.VerifyNonce, "complete": st.Complete,
 	}
 	if len(st.Keys) > 0 {
@@ -186,7 +199,7 @@ func verified(st ceremony.RekeyStatus, err error) (*engines.Response, error) {
 
 // The shapes of responses that several routes have: see engines.Route.Returns.
 const (
-	initShape = `top; backup: boolean, complete: boolean, n: integer, nonce, pgp_fingerprints: any, progress: integer, required:
+	initShape = `top; backup: boolean, complete: boolean, n: integer, nonce, pgp_fingerprints: [string]?, progress: integer, required:
 		integer, started: boolean, t: integer, verification_nonce, verification_required: boolean`
 	verifyShape = "top; complete: boolean, n: integer, nonce, progress: integer, started: boolean, t: integer"
 )

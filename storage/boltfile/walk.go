@@ -41,7 +41,7 @@ const (
 var native = binary.NativeEndian
 
 // meta is what matters of a meta page.
-type meta struct{ pageSize, root, high, tx uint64 }
+type meta struct{ pageSize, root, list, high, tx uint64 }
 
 func parseMeta(page []byte) (meta, error) {
 	m := page[pageHeaderSize:]
@@ -56,7 +56,7 @@ func parseMeta(page []byte) (meta, error) {
 	if size := native.Uint32(m[8:]); size < 1024 || size > 1<<16 {
 		return meta{}, errors.New("a meta page has an impossible page size")
 	}
-	return meta{uint64(native.Uint32(m[8:])), native.Uint64(m[16:]), native.Uint64(m[40:]), native.Uint64(m[48:])}, nil
+	return meta{uint64(native.Uint32(m[8:])), native.Uint64(m[16:]), native.Uint64(m[32:]), native.Uint64(m[40:]), native.Uint64(m[48:])}, nil
 }
 
 // newestMeta returns the newer meta page, if both are whole.

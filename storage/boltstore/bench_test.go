@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/storage/boltstore"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // bigFile builds a file of n records of 1 KiB.
@@ -19,7 +20,7 @@ func bigFile(b *testing.B, n int) string {
 	err := boltstore.Build(path, func(add func(string, []byte) error) (boltstore.Position, error) {
 		for i := range n {
 			binary.BigEndian.PutUint64(value, uint64(i))
-			if err := add(benchKey(i), boltstore.NewRecord(boltstore.Header{Version: 1}, value)); err != nil {
+			if err := add(benchKey(i), record.New(record.Header{Version: 1}, value)); err != nil {
 				return boltstore.Position{}, err
 			}
 		}

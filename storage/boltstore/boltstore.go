@@ -29,6 +29,7 @@ import (
 
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/boltfile"
+	"github.com/coffer-project/coffer/storage/pagesums"
 	"github.com/coffer-project/coffer/storage/scrub"
 )
 
@@ -48,6 +49,10 @@ type Options struct {
 	Incarnation, Node uint64
 	// BeforeFold is called before what has been committed becomes durable; if it fails, that fails, and is tried again.
 	BeforeFold func() error
+	// Sums is where the checksums of pages are kept between two starts; "": nowhere. A file of more than WholeBytes, default 64 MiB, is
+	// then not checked as a whole when it is opened, but while it is used: see trust.go.
+	Sums       string
+	WholeBytes int64
 	// OnDamage is called once, in a goroutine of its own, when the open file turns out to be damaged; nil for none.
 	OnDamage func(error)
 }
@@ -64,6 +69,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.FoldBytes <= 0 {
 		o.FoldBytes = 16 << 20
+	}
+	if o.WholeBytes == 0 {
+		o.WholeBytes = 64 << 20
 	}
 	if o.CapBytes <= 0 {
 		o.CapBytes = 64 << 20
@@ -82,6 +90,10 @@ type Store struct {
 	used  runs
 	fold  func(*frozen) error  // write; tests of a full disk put themselves before it
 	disk  func() (disk, error) // opens what the disk has of the file; tests put a disk with damage before it
+
+	sums  pagesums.Keeper
+	saved *base // the state that the checksums beside the file are of; nil: none. The flusher's
+	pass  pass  // over all records, if Open made none
 
 	// writeMu is held from Begin to Commit or Abort, and while the overlay is handed to the flusher.
 	writeMu sync.Mutex
@@ -106,7 +118,7 @@ type Store struct {
 	stopped  chan struct{}   // closed by the flusher when it ends
 }
 
-// Open opens the file at path after checking all of it, or creates an empty one. Damage of any kind is a
+// Open opens the file at path after checking all of it, or what Options.Sums does not vouch for, or creates an empty one. Damage of any kind is a
 // *storage.CorruptError that calls the file name, or path if name is "".
 func Open(path, name string, o Options) (*Store, error) {
 	o.setDefaults()
@@ -118,7 +130,7 @@ func Open(path, name string, o Options) (*Store, error) {
 			return nil, fmt.Errorf("creating %s: %w", name, err)
 		}
 	}
-	db, found, err := openMarked(path, name, o)
+	db, found, err := openMarked(path, name, &o)
 	if err != nil {
 		return nil, err
 	}
@@ -128,15 +140,18 @@ func Open(path, name string, o Options) (*Store, error) {
 		flushReq: make(chan chan error), stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	s.room.L = &s.mu
+	if o.Sums != "" {
+		s.KeepSums(o.Sums)
+	}
 	s.fold = s.write
 	s.disk = func() (disk, error) { return scrub.OpenDisk(s.file) }
 	base, err := s.openBase(nil)
 	if err != nil {
 		return nil, errors.Join(err, db.Close())
 	}
-	base.sum = found.sum
 	s.workPos = base.state.Position
 	s.cur = layers{active: s.work.tree.Copy(), base: base, pos: s.workPos}
+	s.beginPass(found)
 	go s.flusher()
 	return s, nil
 }
@@ -156,7 +171,7 @@ func create(path string, o Options) error {
 
 // openDB locks, verifies and opens the file. The check runs on the descriptor bbolt goes on to use, because
 // bbolt itself panics on damaged pages, partly in goroutines of its own where nothing can recover.
-func openDB(path, name string) (db *bbolt.DB, found *verifier, err error) {
+func openDB(path, name string, o *Options) (db *bbolt.DB, found *verifier, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = &storage.CorruptError{File: name, Detail: fmt.Sprint("opening it failed: ", p)}
@@ -176,16 +191,17 @@ func openDB(path, name string) (db *bbolt.DB, found *verifier, err error) {
 		if err := boltfile.Lock(f, time.Second); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
-		stop := make(chan struct{}) // closed when the file has been checked, and so is in the cache as far as it can
-		go boltfile.ReadAhead(path, stop)
-		found, err = verifyFile(f, name)
-		close(stop)
-		if err != nil {
+		if found, err = o.check(f, path, name); err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
 		return f, nil
 	}
 	db, err = bbolt.Open(path, 0o600, opts)
+	if err == nil && found.freed {
+		if err = db.Update(func(*bbolt.Tx) error { return nil }); err != nil { // from here on the file has no list, as other versions have it
+			err = errors.Join(err, db.Close())
+		}
+	}
 	if err != nil {
 		if c := (*storage.CorruptError)(nil); errors.As(err, &c) {
 			return nil, nil, c
@@ -240,6 +256,7 @@ func (s *Store) Close() error {
 		return nil
 	}
 	err := s.flush() // the flusher has ended: no other goroutine folds
+	s.saveSums(err == nil)
 	return errors.Join(err, s.release())
 }
 
@@ -269,6 +286,13 @@ func (s *Store) release() error {
 	s.mu.Lock()
 	base, damaged := s.cur.base, s.damage != nil
 	s.mu.Unlock()
+	if damaged {
+		s.sums.Drop() // if the one who found it has not come to it yet
+	}
+	s.sums.Close()
+	if s.saved != nil {
+		s.saved.close()
+	}
 	base.close()
 	s.bases.Wait()
 	if damaged {
@@ -293,9 +317,13 @@ func (s *Store) damaged(detail string) error {
 	if s.damage == nil {
 		s.damage = &storage.CorruptError{File: s.path, Detail: detail}
 		s.opts.Logger.Error("the state file is damaged", "err", s.damage)
-		if s.opts.OnDamage != nil {
-			go s.opts.OnDamage(s.damage)
-		}
+		damage := s.damage
+		go func() {
+			s.sums.Drop() // the next start checks everything
+			if s.opts.OnDamage != nil {
+				s.opts.OnDamage(damage)
+			}
+		}()
 	}
 	s.room.Broadcast()
 	return s.damage

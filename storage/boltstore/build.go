@@ -8,6 +8,8 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/coffer-project/coffer/storage/boltfile"
+	"github.com/coffer-project/coffer/storage/boltpage"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // buildBytes is how much Build puts into one transaction.
@@ -55,7 +57,7 @@ func build(path string, incarnation, node uint64, from Source) (err error) {
 		return err
 	}
 	st := state{Position: pos, Digest: b.digest}
-	if err := b.tx.Bucket(metaBucket).Put(stateKey, st.encode()); err != nil {
+	if err := b.tx.Bucket(boltpage.MetaBucket).Put(stateKey, st.encode()); err != nil {
 		return err
 	}
 	if err := mark(b.tx, incarnation, node); err != nil {
@@ -73,17 +75,17 @@ type builder struct {
 	data   *bbolt.Bucket
 	bytes  int // in this transaction
 	last   string
-	digest Digest
+	digest record.Digest
 }
 
 func (b *builder) begin() (err error) {
 	if b.tx, err = b.db.Begin(true); err != nil {
 		return err
 	}
-	if _, err = b.tx.CreateBucketIfNotExists(metaBucket); err != nil {
+	if _, err = b.tx.CreateBucketIfNotExists(boltpage.MetaBucket); err != nil {
 		return err
 	}
-	b.data, err = b.tx.CreateBucketIfNotExists(dataBucket)
+	b.data, err = b.tx.CreateBucketIfNotExists(boltpage.DataBucket)
 	if err != nil {
 		return err
 	}

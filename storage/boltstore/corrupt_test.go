@@ -15,6 +15,7 @@ import (
 
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/boltstore"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 var everyBit = flag.Bool("everybit", false, "let TestDamage flip every bit of its file, which takes minutes")
@@ -52,10 +53,10 @@ func writeSample(t *testing.T, path string) []string {
 		for i := range 60 {
 			key := fmt.Sprintf("s/area/%02d/%s", i, strings.Repeat("k", i%7*9))
 			keys = append(keys, key, key+"x", key[:8])
-			w.Put(key, boltstore.NewRecord(boltstore.Header{Version: uint64(round + 1)}, []byte(strings.Repeat(string(rune('a'+round)), 40+i))))
+			w.Put(key, record.New(record.Header{Version: uint64(round + 1)}, []byte(strings.Repeat(string(rune('a'+round)), 40+i))))
 		}
-		w.Put("s/area/big", boltstore.NewRecord(boltstore.Header{Version: uint64(round + 1)}, make([]byte, 9000)))
-		w.Put("s/area/copied", boltstore.NewRecord(boltstore.Header{Version: uint64(round + 1), Origin: storage.Position{Epoch: 2, Index: 9}}, []byte("v")))
+		w.Put("s/area/big", record.New(record.Header{Version: uint64(round + 1)}, make([]byte, 9000)))
+		w.Put("s/area/copied", record.New(record.Header{Version: uint64(round + 1), Origin: storage.Position{Epoch: 2, Index: 9}}, []byte("v")))
 		w.Delete(fmt.Sprintf("s/area/%02d/", round*7))
 		w.Commit(boltstore.Position{Index: uint64(round + 1), Term: 2, ConfigIndex: 1, Config: []byte("the members")})
 		mustFlush(t, s)
@@ -212,7 +213,7 @@ func FuzzOpen(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	w.Put("s/a/b", boltstore.NewRecord(boltstore.Header{Version: 1}, []byte("v")))
+	w.Put("s/a/b", record.New(record.Header{Version: 1}, []byte("v")))
 	w.Commit(boltstore.Position{Index: 1, Term: 1})
 	if err := s.Close(); err != nil {
 		f.Fatal(err)

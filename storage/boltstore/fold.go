@@ -4,7 +4,9 @@ import (
 	"runtime/debug"
 	"time"
 
+	"github.com/coffer-project/coffer/storage/boltpage"
 	"github.com/coffer-project/coffer/storage/lthash"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // Writer is one commit in the making. What it wrote becomes visible as a whole with Commit.
@@ -57,18 +59,18 @@ const maxHeaders = 1 << 10
 
 // Header returns the header of the record under key, or the zero one. It sees what the writer wrote. Most writes ask for the same few
 // keys that none of them writes, so what the file has of a key is searched once.
-func (w *Writer) Header(key string) (h Header, err error) {
+func (w *Writer) Header(key string) (h record.Header, err error) {
 	rec, written := w.overlaid(key)
 	if !written {
 		if h, known := w.base.headers[key]; known {
 			return h, nil
 		}
-		if rec, err = w.stored(key, recordHeaderBytes+originBytes); err != nil {
+		if rec, err = w.stored(key, record.HeaderBytes+record.OriginBytes); err != nil {
 			return h, err
 		}
 	}
 	if rec != nil {
-		if h, _, err = ParseRecord(rec); err != nil {
+		if h, _, err = record.Parse(rec); err != nil {
 			return h, w.s.damaged(err.Error())
 		}
 	}
@@ -166,7 +168,7 @@ func signal(c chan struct{}) {
 type frozen struct {
 	overlay
 	pos Position
-	sum lthash.Sum // of all records when it is in the file; set by write
+	sum lthash.Sum // base.sum when it is in the file; set by write
 }
 
 // Flush makes everything committed so far durable before it returns.
@@ -183,6 +185,7 @@ func (s *Store) Flush() error {
 // flusher is the only goroutine that writes to the file, from Open until Close.
 func (s *Store) flusher() {
 	defer close(s.stopped)
+	s.saveSums(false)
 	var retry time.Duration // 0 unless the last fold failed
 	for {
 		var timer <-chan time.Time
@@ -246,6 +249,7 @@ func (s *Store) backoff(err error, last time.Duration) time.Duration {
 // flush folds what failed before, if anything, then what has been committed since.
 func (s *Store) flush() error {
 	for {
+		s.saveSums(false) // also before the first fold: it may write pages of the state that the last process saved
 		if err := s.foldFrozen(); err != nil {
 			return err
 		}
@@ -326,7 +330,7 @@ func (s *Store) write(f *frozen) (err error) {
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // after Commit: does nothing
-	data, meta := tx.Bucket(dataBucket), tx.Bucket(metaBucket)
+	data, meta := tx.Bucket(boltpage.DataBucket), tx.Bucket(boltpage.MetaBucket)
 	st := now.state
 	f.sum = now.sum
 	var failed error

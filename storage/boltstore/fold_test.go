@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 func commit(t testing.TB, s *Store, index uint64, key, value string) {
@@ -20,7 +21,7 @@ func commit(t testing.TB, s *Store, index uint64, key, value string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.Put(key, NewRecord(Header{Version: index}, []byte(value)))
+	w.Put(key, record.New(record.Header{Version: index}, []byte(value)))
 	w.Commit(Position{Index: index, Term: 1})
 }
 
@@ -108,7 +109,7 @@ func TestConcurrentReaders(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		key, rec := fmt.Sprintf("%02d", i%50), NewRecord(Header{Version: i + 1}, []byte(fmt.Sprint(i)))
+		key, rec := fmt.Sprintf("%02d", i%50), record.New(record.Header{Version: i + 1}, []byte(fmt.Sprint(i)))
 		w.Put("a/"+key, rec)
 		w.Put("b/"+key, rec)
 		w.Commit(Position{Index: i + 1, Term: 1})

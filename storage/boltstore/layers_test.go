@@ -18,6 +18,7 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // openManual opens a store that folds only when it is told to.
@@ -52,7 +53,7 @@ func show(t *testing.T, v View) string {
 			t.Errorf("key %q follows %q", key, last)
 		}
 		last = key
-		_, value, err := ParseRecord(rec)
+		_, value, err := record.Parse(rec)
 		if err != nil {
 			t.Errorf("record of %q: %v", key, err)
 		}
@@ -63,7 +64,7 @@ func show(t *testing.T, v View) string {
 	}
 	for key, value := range m { // one by one: the same
 		rec, err := v.Get(key)
-		if err != nil || !bytes.Equal(rec[recordHeaderBytes:], []byte(value)) {
+		if err != nil || !bytes.Equal(rec[record.HeaderBytes:], []byte(value)) {
 			t.Errorf("Get(%q) = %q, %v, and a scan says %q", key, rec, err, value)
 		}
 	}
@@ -115,7 +116,7 @@ func TestLayersAgainstModel(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				w.Put(fmt.Sprintf("k%02d", rng.IntN(60)), NewRecord(Header{Version: 1}, []byte("aborted")))
+				w.Put(fmt.Sprintf("k%02d", rng.IntN(60)), record.New(record.Header{Version: 1}, []byte("aborted")))
 				w.Delete(fmt.Sprintf("k%02d", rng.IntN(60)))
 				w.Abort()
 			default:
@@ -130,7 +131,7 @@ func TestLayersAgainstModel(t *testing.T) {
 						delete(want, key)
 					} else {
 						value := fmt.Sprint(seed, step, strings.Repeat("x", rng.IntN(300)))
-						w.Put(key, NewRecord(Header{Version: uint64(step + 1)}, []byte(value)))
+						w.Put(key, record.New(record.Header{Version: uint64(step + 1)}, []byte(value)))
 						want[key] = value
 					}
 				}
@@ -193,7 +194,7 @@ func TestFullDisk(t *testing.T) {
 				results <- err
 				return
 			}
-			w.Put(fmt.Sprintf("key %03d", i), NewRecord(Header{Version: uint64(i + 1)}, value))
+			w.Put(fmt.Sprintf("key %03d", i), record.New(record.Header{Version: uint64(i + 1)}, value))
 			w.Commit(Position{Index: uint64(i + 1), Term: 1})
 			written <- i
 		}
@@ -212,7 +213,7 @@ func TestFullDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rec, err := v.Get("key 000"); err != nil || !bytes.Equal(rec[recordHeaderBytes:], value) {
+	if rec, err := v.Get("key 000"); err != nil || !bytes.Equal(rec[record.HeaderBytes:], value) {
 		t.Errorf("reading on a full disk: %v", err)
 	}
 	v.Close()
@@ -300,17 +301,17 @@ func TestCloseWakesBlockedWriter(t *testing.T) {
 }
 
 func FuzzParseRecord(f *testing.F) {
-	f.Add(NewRecord(Header{Version: 1}, []byte("value")))
-	f.Add(NewRecord(Header{Version: 1 << 63}, nil))
-	f.Add(NewRecord(Header{Version: 7, Origin: storage.Position{Epoch: 3, Index: 1 << 40}}, []byte("value")))
+	f.Add(record.New(record.Header{Version: 1}, []byte("value")))
+	f.Add(record.New(record.Header{Version: 1 << 63}, nil))
+	f.Add(record.New(record.Header{Version: 7, Origin: storage.Position{Epoch: 3, Index: 1 << 40}}, []byte("value")))
 	f.Add([]byte{1, 1, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}) // an origin of no epoch
 	f.Add([]byte{1, 0})
 	f.Fuzz(func(t *testing.T, rec []byte) {
-		h, value, err := ParseRecord(rec)
+		h, value, err := record.Parse(rec)
 		if err != nil {
 			return
 		}
-		if again := NewRecord(h, value); !bytes.Equal(again, rec) {
+		if again := record.New(h, value); !bytes.Equal(again, rec) {
 			t.Errorf("ParseRecord accepts %x and re-encodes it as %x", rec, again)
 		}
 	})
@@ -318,8 +319,8 @@ func FuzzParseRecord(f *testing.F) {
 
 func FuzzDecodeState(f *testing.F) {
 	f.Add((&state{}).encode())
-	f.Add((&state{Position: Position{1, 2, 3, []byte("c"), 0}, Digest: Digest{4, 5, 6}}).encode())
-	f.Add((&state{Position: Position{1, 2, 3, []byte("c"), 7}, Digest: Digest{4, 5, 6}}).encode())
+	f.Add((&state{Position: Position{1, 2, 3, []byte("c"), 0}, Digest: record.Digest{Sum: 4, Count: 5, Bytes: 6}}).encode())
+	f.Add((&state{Position: Position{1, 2, 3, []byte("c"), 7}, Digest: record.Digest{Sum: 4, Count: 5, Bytes: 6}}).encode())
 	f.Add([]byte(stateMagic))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		st, err := decodeState(b)

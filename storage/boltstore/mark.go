@@ -8,6 +8,7 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/boltpage"
 )
 
 // The mark of a file is in the sequence numbers of its two buckets, which nothing else uses: earlier versions of
@@ -28,16 +29,16 @@ func (e *MarkError) Error() string {
 
 // mark writes the mark in a transaction.
 func mark(tx *bbolt.Tx, incarnation, node uint64) error {
-	if err := tx.Bucket(dataBucket).SetSequence(incarnation); err != nil {
+	if err := tx.Bucket(boltpage.DataBucket).SetSequence(incarnation); err != nil {
 		return err
 	}
-	return tx.Bucket(metaBucket).SetSequence(node)
+	return tx.Bucket(boltpage.MetaBucket).SetSequence(node)
 }
 
 // openMarked is openDB of a file that has, or gets, the mark that it should have. If writing it fails, for lack of space, the
 // next opening tries again. A file that gets it is verified again: the verifier's sums are of the former pages.
-func openMarked(path, name string, o Options) (*bbolt.DB, *verifier, error) {
-	db, found, err := openDB(path, name)
+func openMarked(path, name string, o *Options) (*bbolt.DB, *verifier, error) {
+	db, found, err := openDB(path, name, o)
 	if err != nil || o.Incarnation == 0 {
 		return db, found, err
 	}
@@ -57,14 +58,14 @@ func openMarked(path, name string, o Options) (*bbolt.DB, *verifier, error) {
 	if err := db.Close(); err != nil {
 		return nil, nil, err
 	}
-	return openDB(path, name)
+	return openDB(path, name, o)
 }
 
 func readMark(db *bbolt.DB, name string) (has *MarkError, err error) {
 	has = &MarkError{File: name}
 	err = db.View(func(tx *bbolt.Tx) error {
-		has.Incarnation, has.Node = tx.Bucket(dataBucket).Sequence(), tx.Bucket(metaBucket).Sequence()
-		st, err := decodeState(tx.Bucket(metaBucket).Get(stateKey))
+		has.Incarnation, has.Node = tx.Bucket(boltpage.DataBucket).Sequence(), tx.Bucket(boltpage.MetaBucket).Sequence()
+		st, err := decodeState(tx.Bucket(boltpage.MetaBucket).Get(stateKey))
 		has.Position = st.Position
 		return err
 	})

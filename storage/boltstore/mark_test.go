@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // A file without a mark gets one and keeps it, whatever is written by programs that know no marks; any other mark is told apart
@@ -25,7 +26,7 @@ func TestMark(t *testing.T) {
 		}
 		pos := w.Position()
 		pos.Index++
-		w.Put("k", NewRecord(Header{Version: pos.Index}, []byte("v")))
+		w.Put("k", record.New(record.Header{Version: pos.Index}, []byte("v")))
 		w.Commit(pos)
 		return s.Close()
 	}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/coffer-project/coffer/storage/boltfile"
+	"github.com/coffer-project/coffer/storage/boltpage"
 	"go.etcd.io/bbolt"
 )
 
@@ -17,6 +19,14 @@ import (
 // page in memory. Open computes them from what it has verified, follow from what each transaction wrote, and every
 // read compares each page on the way from the root to its record before it looks into it. That is why the store
 // searches the tree itself, in bbolt's memory map, and leaves to bbolt what bbolt is good at: transactions.
+
+type (
+	page   = boltpage.Page
+	runs   = boltpage.Runs
+	damage = boltpage.Damage
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // pages are the checksummed pages of one state of the file. It shares the chunks with those of later states: a page
 // is never written while a state that has it can be read.
@@ -39,14 +49,16 @@ type sumChunk struct {
 type kept struct {
 	branchBytes atomic.Int64 // of copies of branch pages, which are there as long as the page is in use
 	// leaves are where copies of leaf pages are, or were. A new one takes the place of the oldest.
-	leaves [maxLeafCopies]atomic.Pointer[atomic.Pointer[page]]
-	next   atomic.Uint64
+	leaves  [maxLeafCopies]atomic.Pointer[atomic.Pointer[page]]
+	next    atomic.Uint64
+	scanned atomic.Uint64 // pages that cursors have read
 }
 
 const (
 	sumChunkPages  = 1 << 12
 	maxBranchBytes = 16 << 20
 	maxLeafCopies  = 1 << 11 // 8 MiB: only leaves without overflow pages are copied
+	unmapAfter     = 1 << 14 // pages that cursors have read, 64 MiB: then the map is given back to the system, or a scan would leave all of the file in memory
 	leafCopyChance = 16      // one in so many reads of a leaf copies it, so that mostly those that are read often are there
 )
 
@@ -76,12 +88,12 @@ func (p *pages) copied(id uint64) *atomic.Pointer[page] {
 func (p *pages) raw(id uint64) []byte {
 	limit := min(uint64(len(p.sums))*sumChunkPages, uint64(len(p.data)/p.size))
 	if id < 2 || id >= limit {
-		panic(damagef("page %d is referred to but is not in use", id))
+		panic(boltpage.Damagef("page %d is referred to but is not in use", id))
 	}
 	at := int(id) * p.size
 	run := 1 + uint64(binary.NativeEndian.Uint32(p.data[at+12:]))
-	if run > limit-id || run*uint64(p.size) > maxPageBytes {
-		panic(damagef("page %d has %d overflow pages", id, run-1))
+	if run > limit-id || run*uint64(p.size) > boltpage.MaxBytes {
+		panic(boltpage.Damagef("page %d has %d overflow pages", id, run-1))
 	}
 	return p.data[at : at+int(run)*p.size]
 }
@@ -96,11 +108,11 @@ func (p *pages) page(id uint64, leaves bool) page {
 	}
 	found := p.compare(id)
 	switch {
-	case found.kind == branchPage && p.kept.branchBytes.Load() < maxBranchBytes:
+	case found.Kind == boltpage.BranchPage && p.kept.branchBytes.Load() < maxBranchBytes:
 		if p.keep(found) {
-			p.kept.branchBytes.Add(int64(len(found.b)))
+			p.kept.branchBytes.Add(int64(len(found.B)))
 		}
-	case found.kind == leafPage && leaves && len(found.b) == p.size && rand.Uint32N(leafCopyChance) == 0 && p.keep(found):
+	case found.Kind == boltpage.LeafPage && leaves && len(found.B) == p.size && rand.Uint32N(leafCopyChance) == 0 && p.keep(found):
 		place, copied := p.kept.next.Add(1)%maxLeafCopies, p.copied(id)
 		if old := p.kept.leaves[place].Swap(copied); old != nil && old != copied {
 			p.kept.drop(old)
@@ -111,14 +123,14 @@ func (p *pages) page(id uint64, leaves bool) page {
 
 // keep makes a copy of a page, which is compared as well, and reports whether there was none.
 func (p *pages) keep(found page) bool {
-	c := p.checked(found.id, bytes.Clone(found.b))
-	return p.copied(found.id).CompareAndSwap(nil, &c)
+	c := p.checked(found.ID, bytes.Clone(found.B))
+	return p.copied(found.ID).CompareAndSwap(nil, &c)
 }
 
 // drop forgets the copy of a page.
 func (k *kept) drop(copied *atomic.Pointer[page]) {
-	if c := copied.Swap(nil); c != nil && c.kind == branchPage {
-		k.branchBytes.Add(-int64(len(c.b)))
+	if c := copied.Swap(nil); c != nil && c.Kind == boltpage.BranchPage {
+		k.branchBytes.Add(-int64(len(c.B)))
 	}
 }
 
@@ -127,147 +139,38 @@ func (p *pages) compare(id uint64) page { return p.checked(id, p.raw(id)) }
 
 func (p *pages) checked(id uint64, b []byte) page {
 	if crc32.Checksum(b, castagnoli) != p.sum(id).Load() {
-		panic(damagef("the checksum of page %d is wrong", id))
+		panic(boltpage.Damagef("the checksum of page %d is wrong", id))
 	}
-	return mustParse(id, b)
-}
-
-// mustParse panics with a damage.
-func mustParse(id uint64, b []byte) page {
-	page, err := parsePage(id, b)
-	if err == nil && binary.NativeEndian.Uint64(b) != id {
-		err = damagef("page %d says that it is page %d", id, binary.NativeEndian.Uint64(b))
-	}
-	if err != nil {
-		panic(err)
-	}
-	return page
+	return boltpage.MustParse(id, b)
 }
 
 // newestMeta returns what bbolt's next transaction begins with. Both meta pages must be valid, because bbolt
 // would go back to the other one. Only for the goroutine that writes, or the pages may be half-written.
-func (p *pages) newestMeta() (boltMeta, error) {
-	return newestMeta(func(b []byte, off int64) error {
+func (p *pages) newestMeta() (boltpage.Meta, error) {
+	return boltpage.NewestMeta(func(b []byte, off int64) error {
 		copy(b, p.data[off:])
 		return nil
 	})
 }
 
-// search returns the first element whose key is at least key, p.count if there is none. It panics if a key that it compares
-// lies outside of the page.
-func (p *page) search(key string) (i int, found bool) {
-	field := 0 // of an element: where its key begins, and how long it is
-	if p.kind == leafPage {
-		field = 4 // after the flags
-	}
-	lo, hi := 0, p.count
-	for lo < hi {
-		mid := int(uint(lo+hi) / 2)
-		e := pageHeaderBytes + mid*elementBytes
-		begin := e + int(binary.NativeEndian.Uint32(p.b[e+field:]))
-		switch at := p.b[begin : begin+int(binary.NativeEndian.Uint32(p.b[e+field+4:]))]; {
-		case string(at) == key:
-			return mid, true
-		case string(at) < key:
-			lo = mid + 1
-		default:
-			hi = mid
-		}
-	}
-	return lo, false
-}
-
-// childFor returns the element of a branch page whose subtree has key, if any has, and the page there. It panics with a damage.
-func (p *page) childFor(key string) (i int, id uint64) {
-	i, found := p.search(key)
-	if !found && i > 0 {
-		i--
-	}
-	id, _, err := p.branch(i)
-	if err != nil {
-		panic(err)
-	}
-	return i, id
-}
-
-// child returns the page below element i of a branch page. It panics with a damage.
-func (p *page) child(i int) uint64 {
-	id, _, err := p.branch(i)
-	if err != nil {
-		panic(err)
-	}
-	return id
-}
-
-// record returns the key and the record at element i of a leaf page. It panics with a damage.
-func (p *page) record(i int) (key, value []byte) {
-	_, key, value, err := p.leaf(i)
-	if err != nil {
-		panic(err)
-	}
-	return key, value[:len(value):len(value)]
-}
-
-// below calls fn with each page that this one refers to: children, and the roots of buckets.
-func (p *page) below(fn func(id uint64)) {
-	for i := range p.count {
-		if p.kind == branchPage {
-			fn(p.child(i))
-			continue
-		}
-		flags, _, value, err := p.leaf(i)
-		switch {
-		case err != nil:
-			panic(err)
-		case flags&bucketElement == 0:
-		case len(value) < bucketBytes:
-			panic(damagef("element %d of page %d is no bucket", i, p.id))
-		default:
-			if root := binary.NativeEndian.Uint64(value); root != 0 { // 0: inline
-				fn(root)
-			}
-		}
-	}
-}
-
-// runs are the pages that a state of the file uses, one bit for each, overflow pages included.
-type runs []uint32
-
-func (r runs) has(id uint64) bool { return id/32 < uint64(len(r)) && r[id/32]&(1<<(id%32)) != 0 }
-
-func (r *runs) set(p page, size int) {
-	for id := p.id; id < p.id+uint64(len(p.b)/size); id++ {
-		for id/32 >= uint64(len(*r)) {
-			*r = append(*r, 0)
-		}
-		(*r)[id/32] |= 1 << (id % 32)
-	}
-}
-
-func (r runs) clear(p page, size int) {
-	for id := p.id; id < p.id+uint64(len(p.b)/size); id++ {
-		r[id/32] &^= 1 << (id % 32)
-	}
-}
-
 // follow goes from the state of the file that used has the pages of to the one below root: it computes the checksums
 // of the pages that are new, and compares those of the pages that are gone a last time, so that nothing that bbolt
 // has copied from a damaged page passes for what was written. oldRoot is 0 if there was no state before. It panics
-// with a damage. The cost is that of the pages written and replaced.
-func (p *pages) follow(used *runs, oldRoot, root uint64) {
+// with a damage. It calls changed with each of them, and how many pages it has. The cost is that of the pages written and replaced.
+func (p *pages) follow(used *runs, oldRoot, root uint64, changed func(id, n uint64)) {
 	kept := map[uint64]bool{}
 	var added []page
 	var add func(id uint64)
 	add = func(id uint64) {
-		if used.has(id) { // it cannot have been written again: the old state could be read all the time
+		if used.Has(id) { // it cannot have been written again: the old state could be read all the time
 			kept[id] = true
 			return
 		}
-		page := mustParse(id, p.raw(id))
-		p.sum(id).Store(crc32.Checksum(page.b, castagnoli))
+		page := boltpage.MustParse(id, p.raw(id))
+		p.sum(id).Store(crc32.Checksum(page.B, castagnoli))
 		p.kept.drop(p.copied(id))
 		added = append(added, page)
-		page.below(add)
+		page.Below(add)
 	}
 	add(root)
 	var remove func(id uint64)
@@ -275,15 +178,17 @@ func (p *pages) follow(used *runs, oldRoot, root uint64) {
 		if !kept[id] {
 			page := p.compare(id)
 			p.kept.drop(p.copied(id))
-			used.clear(page, p.size)
-			page.below(remove)
+			used.Clear(page, p.size)
+			changed(id, uint64(len(page.B)/p.size))
+			page.Below(remove)
 		}
 	}
 	if oldRoot != 0 {
 		remove(oldRoot)
 	}
 	for _, page := range added {
-		used.set(page, p.size)
+		used.Set(page, p.size)
+		changed(page.ID, uint64(len(page.B)/p.size))
 	}
 }
 
@@ -311,7 +216,10 @@ func (c *pageCursor) page(id uint64) (p page) {
 	} else {
 		p = c.base.pages.page(id, false)
 	}
-	c.read += len(p.b)
+	c.read += len(p.B)
+	if c.base.pages.kept.scanned.Add(1)%unmapAfter == 0 {
+		_ = boltfile.Unmap(c.base.pages.data) // that it stays is no harm
+	}
 	return p
 }
 
@@ -322,12 +230,12 @@ func (c *pageCursor) seek(key string) {
 	if c.base.data == 0 {
 		p = c.base.inline(p)
 	}
-	for p.kind == branchPage {
-		i, id := p.childFor(key)
+	for p.Kind == boltpage.BranchPage {
+		i, id := p.ChildFor(key)
 		c.stack = append(c.stack, pagePlace{p, i})
 		p = c.page(id)
 	}
-	i, _ := p.search(key)
+	i, _ := p.Search(key)
 	c.stack = append(c.stack, pagePlace{p, i})
 	c.settle()
 }
@@ -342,17 +250,17 @@ func (c *pageCursor) settle() {
 	for {
 		top := &c.stack[len(c.stack)-1]
 		switch {
-		case top.i >= top.page.count:
+		case top.i >= top.page.Count:
 			if len(c.stack) == 1 {
 				c.k, c.v = nil, nil
 				return
 			}
 			c.stack = c.stack[:len(c.stack)-1]
 			c.stack[len(c.stack)-1].i++
-		case top.page.kind == branchPage:
-			c.stack = append(c.stack, pagePlace{page: c.page(top.page.child(top.i))})
+		case top.page.Kind == boltpage.BranchPage:
+			c.stack = append(c.stack, pagePlace{page: c.page(top.page.Child(top.i))})
 		default:
-			c.k, c.v = top.page.record(top.i)
+			c.k, c.v = top.page.Record(top.i)
 			return
 		}
 	}

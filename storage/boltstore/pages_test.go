@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/coffer-project/coffer/storage"
+	"github.com/coffer-project/coffer/storage/boltpage"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // deepStore has branch pages in two levels, overflow pages, and free pages with older values of the same keys.
@@ -28,7 +30,7 @@ func deepStore(t *testing.T) (*Store, map[string][]byte) {
 		}
 		for i := round; i < 2400; i += 1 + round {
 			key := fmt.Sprintf("s/area/%05d/%s", i*7, strings.Repeat("k", 60+i%5))
-			rec := NewRecord(Header{Version: uint64(round + 1)}, fmt.Appendf(nil, "value %d of %d", round, i))
+			rec := record.New(record.Header{Version: uint64(round + 1)}, fmt.Appendf(nil, "value %d of %d", round, i))
 			if i%600 == 7 {
 				rec = append(rec, make([]byte, 9000)...)
 			}
@@ -80,12 +82,12 @@ func TestDamageWhileOpen(t *testing.T) {
 	for k := range want {
 		keys = append(keys, k)
 	}
-	pageOf := func(id uint64) page { return mustParse(id, s.pages.raw(id)) }
+	pageOf := func(id uint64) page { return boltpage.MustParse(id, s.pages.raw(id)) }
 	high := uint64(0)
 	kinds := map[uint16][]uint64{}
 	free := 0
 	for id := uint64(2); id/32 < uint64(len(s.used)); id++ {
-		if !s.used.has(id) {
+		if !s.used.Has(id) {
 			free++
 			continue
 		}
@@ -95,27 +97,27 @@ func TestDamageWhileOpen(t *testing.T) {
 	var walk func(id uint64)
 	walk = func(id uint64) {
 		p := pageOf(id)
-		kinds[p.kind] = append(kinds[p.kind], id)
-		for i := range p.count {
-			_, key, _ := p.branch(i)
-			if p.kind == leafPage {
-				_, key, _, _ = p.leaf(i)
+		kinds[p.Kind] = append(kinds[p.Kind], id)
+		for i := range p.Count {
+			_, key, _ := p.Branch(i)
+			if p.Kind == boltpage.LeafPage {
+				_, key, _, _ = p.Leaf(i)
 			}
 			if want[string(key)] != nil {
 				within[id] = append(within[id], string(key))
 			}
 		}
-		p.below(walk)
+		p.Below(walk)
 	}
 	walk(s.cur.base.root)
-	if len(kinds[branchPage]) < 3 || free < 10 {
-		t.Fatalf("%d branch pages and %d free ones: the file has too little in it", len(kinds[branchPage]), free)
+	if len(kinds[boltpage.BranchPage]) < 3 || free < 10 {
+		t.Fatalf("%d branch pages and %d free ones: the file has too little in it", len(kinds[boltpage.BranchPage]), free)
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	var bits []int64
-	for _, id := range kinds[branchPage] {
+	for _, id := range kinds[boltpage.BranchPage] {
 		for range 40 {
-			bits = append(bits, int64(id)*pageSize*8+rng.Int64N(pageHeaderBytes*8), int64(id)*pageSize*8+rng.Int64N(pageSize*8))
+			bits = append(bits, int64(id)*pageSize*8+rng.Int64N(boltpage.HeaderBytes*8), int64(id)*pageSize*8+rng.Int64N(pageSize*8))
 		}
 	}
 	for range 200 {
@@ -162,7 +164,7 @@ func TestDamageWhileOpen(t *testing.T) {
 		s.mu.Unlock()
 		if i%3 == 0 { // it reads the whole file
 			err := s.Scrub(func(int) error { return nil })
-			if used := s.used.has(uint64(bit / 8 / pageSize)); used != (err != nil) {
+			if used := s.used.Has(uint64(bit / 8 / pageSize)); used != (err != nil) {
 				t.Fatalf("bit %d of page %d, in use: %v: Scrub = %v", bit, bit/8/pageSize, used, err)
 			}
 		}
@@ -172,7 +174,7 @@ func TestDamageWhileOpen(t *testing.T) {
 		s.mu.Unlock()
 	}
 	read := 0
-	if err := s.Scrub(func(bytes int) error { read += bytes; return nil }); err != nil || read < (len(kinds[leafPage])+len(kinds[branchPage]))*pageSize {
+	if err := s.Scrub(func(bytes int) error { read += bytes; return nil }); err != nil || read < (len(kinds[boltpage.LeafPage])+len(kinds[boltpage.BranchPage]))*pageSize {
 		t.Errorf("Scrub of the whole file read %d bytes: %v", read, err)
 	}
 	flip(t, s, 16*8) // of a meta page
@@ -183,7 +185,7 @@ func TestDamageWhileOpen(t *testing.T) {
 	s.mu.Lock()
 	s.damage = nil
 	s.mu.Unlock()
-	if noticed < len(kinds[branchPage])*10 {
+	if noticed < len(kinds[boltpage.BranchPage])*10 {
 		t.Errorf("only %d of %d flips were noticed", noticed, len(bits))
 	}
 	v, err := s.View()
@@ -210,7 +212,7 @@ func TestLeafCopies(t *testing.T) {
 	}
 	var keys []string
 	value := func(i int) []byte {
-		return NewRecord(Header{Version: 1}, bytes.Repeat([]byte{byte(i)}, pageSize/4)) // two in a leaf
+		return record.New(record.Header{Version: 1}, bytes.Repeat([]byte{byte(i)}, pageSize/4)) // two in a leaf
 	}
 	for i := range 2*maxLeafCopies + 1000 {
 		keys = append(keys, fmt.Sprintf("s/%05d", i))
@@ -239,7 +241,7 @@ func TestLeafCopies(t *testing.T) {
 	copies := 0
 	for _, chunk := range s.pages.sums {
 		for i := range chunk.copies {
-			if c := chunk.copies[i].Load(); c != nil && c.kind == leafPage {
+			if c := chunk.copies[i].Load(); c != nil && c.Kind == boltpage.LeafPage {
 				copies++
 			}
 		}
@@ -255,12 +257,12 @@ func TestLeafCopies(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := s.pages.page(v.base.top, false)
-	for p.kind == branchPage {
-		_, id := p.childFor(keys[7])
+	for p.Kind == boltpage.BranchPage {
+		_, id := p.ChildFor(keys[7])
 		p = s.pages.page(id, false)
 	}
 	v.Close()
-	bit := (int64(p.id)*pageSize + pageSize/2) * 8
+	bit := (int64(p.ID)*pageSize + pageSize/2) * 8
 	flip(t, s, bit)
 	read(7)
 	if err := s.Scrub(func(int) error { return nil }); err == nil {
@@ -294,8 +296,8 @@ func TestScrubReadsTheDisk(t *testing.T) {
 	var walk func(id uint64)
 	walk = func(id uint64) {
 		ids = append(ids, id)
-		p := mustParse(id, s.pages.raw(id))
-		p.below(walk)
+		p := boltpage.MustParse(id, s.pages.raw(id))
+		p.Below(walk)
 	}
 	walk(s.cur.base.root)
 	key := slices.Sorted(maps.Keys(want))[0]
@@ -356,7 +358,7 @@ func TestFoldOnDamage(t *testing.T) {
 		}
 		var used []int64
 		for id := int64(0); id < int64(len(s.used))*32; id++ {
-			if id < 2 || s.used.has(uint64(id)) {
+			if id < 2 || s.used.Has(uint64(id)) {
 				used = append(used, id)
 			}
 		}
@@ -374,7 +376,7 @@ func TestFoldOnDamage(t *testing.T) {
 				w.Delete(k)
 				delete(now, k)
 			case rng.IntN(50) == 0:
-				now[k] = NewRecord(Header{Version: 9}, []byte("new"))
+				now[k] = record.New(record.Header{Version: 9}, []byte("new"))
 				w.Put(k, now[k])
 			}
 		}
@@ -444,11 +446,11 @@ func TestFoldMergesDamage(t *testing.T) {
 	var leaves []page
 	var walk func(id uint64)
 	walk = func(id uint64) {
-		p := mustParse(id, s.pages.raw(id))
-		if p.kind == leafPage && id != s.cur.base.root {
+		p := boltpage.MustParse(id, s.pages.raw(id))
+		if p.Kind == boltpage.LeafPage && id != s.cur.base.root {
 			leaves = append(leaves, p)
 		}
-		p.below(walk)
+		p.Below(walk)
 	}
 	walk(s.cur.base.root)
 	at := len(leaves) / 2
@@ -456,16 +458,16 @@ func TestFoldMergesDamage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := 1; i < leaves[at].count; i++ {
-		key, _ := leaves[at].record(i)
+	for i := 1; i < leaves[at].Count; i++ {
+		key, _ := leaves[at].Record(i)
 		w.Delete(string(key))
 	}
 	w.Commit(Position{Index: 9, Term: 2})
 	for _, i := range []int{at - 1, at + 1} {
 		p := leaves[i]
-		_, rec := p.record(p.count - 1)
-		end := bytes.Index(p.b, rec) + len(rec) - 1
-		flip(t, s, (int64(p.id)*pageSize+int64(end))*8)
+		_, rec := p.Record(p.Count - 1)
+		end := bytes.Index(p.B, rec) + len(rec) - 1
+		flip(t, s, (int64(p.ID)*pageSize+int64(end))*8)
 	}
 	err = s.Flush()
 	if bad := (*storage.CorruptError)(nil); !errors.As(err, &bad) {

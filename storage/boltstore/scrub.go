@@ -6,6 +6,8 @@ import (
 	"io"
 	"runtime"
 	"runtime/debug"
+
+	"github.com/coffer-project/coffer/storage/boltpage"
 )
 
 // scrubPages is how many pages are compared at a time.
@@ -74,22 +76,22 @@ func (s *Store) openDisk() (disk, error) {
 func (c *pageCursor) compareDisk(p page) {
 	buf := buffers.Get().(*[]byte)
 	defer buffers.Put(buf)
-	if len(*buf) < len(p.b) {
-		*buf = make([]byte, len(p.b))
+	if len(*buf) < len(p.B) {
+		*buf = make([]byte, len(p.B))
 	}
-	b := (*buf)[:len(p.b)]
-	if _, err := c.disk.ReadAt(b, int64(p.id)*int64(c.base.pages.size)); err != nil {
-		panic(damagef("page %d cannot be read from the disk: %v", p.id, err))
+	b := (*buf)[:len(p.B)]
+	if _, err := c.disk.ReadAt(b, int64(p.ID)*int64(c.base.pages.size)); err != nil {
+		panic(boltpage.Damagef("page %d cannot be read from the disk: %v", p.ID, err))
 	}
-	if crc32.Checksum(b, castagnoli) != c.base.pages.sum(p.id).Load() {
-		panic(damagef("the checksum of page %d is wrong on the disk", p.id))
+	if crc32.Checksum(b, castagnoli) != c.base.pages.sum(p.ID).Load() {
+		panic(boltpage.Damagef("the checksum of page %d is wrong on the disk", p.ID))
 	}
 }
 
 // scrub reads some leaves, from the one that has the first key at or after from on. It returns the key to go on with.
 func (c *pageCursor) scrub(from string) (next string, more bool) {
 	root := c.page(c.base.root)
-	root.below(func(id uint64) {
+	root.Below(func(id uint64) {
 		if id != c.base.data { // the bucket of the state record
 			c.page(id)
 		}
@@ -97,11 +99,11 @@ func (c *pageCursor) scrub(from string) (next string, more bool) {
 	c.seek(from)
 	for c.k != nil {
 		leaf := &c.stack[len(c.stack)-1]
-		last, _ := leaf.page.record(leaf.page.count - 1)
+		last, _ := leaf.page.Record(leaf.page.Count - 1)
 		if c.read >= scrubPages*c.base.pages.size {
 			return string(last) + "\x00", true
 		}
-		leaf.i = leaf.page.count - 1
+		leaf.i = leaf.page.Count - 1
 		c.next()
 	}
 	return "", false

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // Position is how far a log has been applied.
@@ -21,14 +23,10 @@ type Position struct {
 // state is the one record of the meta bucket. It changes in the same transaction as the data it describes.
 type state struct {
 	Position
-	Digest
+	record.Digest
 }
 
-var (
-	dataBucket = []byte("data")
-	metaBucket = []byte("meta")
-	stateKey   = []byte("state")
-)
+var stateKey = []byte("state")
 
 // Layout of the state record: magic, format (2 bytes), index, term, configuration index, sum, count, bytes
 // (8 each), length of the configuration (4), the configuration, in format 2 how far the second log is (8, never 0), and
@@ -56,7 +54,7 @@ func (s *state) encode() []byte {
 	if s.Logged != 0 {
 		b = be.AppendUint64(b, s.Logged)
 	}
-	return be.AppendUint64(b, recordHash(nil, b))
+	return be.AppendUint64(b, record.Hash(nil, b))
 }
 
 func decodeState(b []byte) (s state, err error) {
@@ -68,7 +66,7 @@ func decodeState(b []byte) (s state, err error) {
 		return s, errors.New("the state record is too short")
 	}
 	body, sum := b[:len(b)-8], be.Uint64(b[len(b)-8:])
-	if recordHash(nil, body) != sum {
+	if record.Hash(nil, body) != sum {
 		return s, errors.New("the checksum of the state record is wrong")
 	}
 	format := be.Uint16(b[len(stateMagic):])

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/storage/lthash"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // checkSum compares the sum of a view, which is kept up to date, with that of what it holds.
@@ -53,7 +54,7 @@ func TestSum(t *testing.T) {
 				if r.IntN(3) == 0 {
 					w.Delete(key)
 				} else {
-					w.Put(key, NewRecord(Header{Version: index}, fmt.Append(nil, r.IntN(5))))
+					w.Put(key, record.New(record.Header{Version: index}, fmt.Append(nil, r.IntN(5))))
 				}
 			}
 			w.Commit(Position{Index: index, Term: 1})

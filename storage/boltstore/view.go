@@ -10,7 +10,9 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/coffer-project/coffer/storage/boltpage"
 	"github.com/coffer-project/coffer/storage/lthash"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // layers is the whole state: newest first, each one hides what is below it. Nothing in it ever changes.
@@ -28,41 +30,42 @@ type base struct {
 	tx    *bbolt.Tx
 	pages pages
 	high  uint64 // pages at and above it are not in use
+	txid  uint64
 	root  uint64 // the page of the buckets
 	data  uint64 // the root page of the records; 0: it is part of root
 	top   uint64 // where the search for a record begins: data, or root
 	state state
-	sum   lthash.Sum   // of all records
+	sum   lthash.Sum   // of what has changed in the records since the file was opened
 	refs  atomic.Int64 // views, and one for the store while the base is current
 
-	headers map[string]Header // of records, and of keys without one, that writers have looked up; guarded by Store.writeMu
+	headers map[string]record.Header // of records, and of keys without one, that writers have looked up; guarded by Store.writeMu
 }
 
 // openBase returns the state that the file has now, which follows old, if there was one. Only the flusher calls it, and
 // Open.
 func (s *Store) openBase(old *base) (b *base, err error) {
 	defer s.guard(&err, debug.SetPanicOnFault(true))
-	b = &base{s: s, pages: s.pages, headers: map[string]Header{}}
+	b = &base{s: s, pages: s.pages, headers: map[string]record.Header{}}
 	m, err := b.pages.newestMeta()
 	if err != nil {
 		panic(err)
 	}
-	b.pages.grow(m.highWater)
-	b.high, b.root = m.highWater, m.root
+	b.pages.grow(m.HighWater)
+	b.high, b.root, b.txid = m.HighWater, m.Root, m.Tx
 	if b.tx, err = s.db.Begin(false); err != nil {
 		return nil, err
 	}
-	if uint64(b.tx.ID()) != m.txid {
-		panic(damagef("a transaction began at %d, not at %d", b.tx.ID(), m.txid))
+	if uint64(b.tx.ID()) != m.Tx {
+		panic(boltpage.Damagef("a transaction began at %d, not at %d", b.tx.ID(), m.Tx))
 	}
 	var oldRoot uint64
 	if old != nil {
 		oldRoot = old.root
 	}
-	b.pages.follow(&s.used, oldRoot, b.root)
+	b.pages.follow(&s.used, oldRoot, b.root, s.sums.Changed)
 	s.pages = b.pages
 	root := b.pages.page(b.root, false)
-	data, meta, err := root.buckets()
+	data, meta, err := root.Buckets()
 	if err != nil {
 		panic(err)
 	}
@@ -70,7 +73,7 @@ func (s *Store) openBase(old *base) (b *base, err error) {
 	if b.data != 0 {
 		b.top = b.data
 	}
-	if b.state, err = b.bucket(meta).state(); err != nil {
+	if b.state, err = stateOf(b.bucket(meta)); err != nil {
 		panic(err)
 	}
 	b.refs.Store(1)
@@ -84,7 +87,7 @@ func (b *base) bucket(header []byte) *page {
 		p := b.pages.page(id, false)
 		return &p
 	}
-	p, err := inlinePage(header)
+	p, err := boltpage.Inline(header)
 	if err != nil {
 		panic(err)
 	}
@@ -93,7 +96,7 @@ func (b *base) bucket(header []byte) *page {
 
 // inline returns the root page of the records that is part of root. It panics with a damage.
 func (b *base) inline(root page) page {
-	data, _, err := root.buckets()
+	data, _, err := root.Buckets()
 	if err != nil {
 		panic(err)
 	}
@@ -106,12 +109,12 @@ func (b *base) get(key string) []byte {
 	if b.data == 0 {
 		p = b.inline(p)
 	}
-	for p.kind == branchPage {
-		_, id := p.childFor(key)
+	for p.Kind == boltpage.BranchPage {
+		_, id := p.ChildFor(key)
 		p = b.pages.page(id, true)
 	}
-	if i, found := p.search(key); found {
-		_, rec := p.record(i)
+	if i, found := p.Search(key); found {
+		_, rec := p.Record(i)
 		return rec
 	}
 	return nil
@@ -159,12 +162,16 @@ func (v View) Close() { v.base.close() }
 func (v View) Position() Position { return v.pos }
 
 // Digest describes the records in the file: for a DurableView those of the view.
-func (v View) Digest() Digest { return v.base.state.Digest }
+func (v View) Digest() record.Digest { return v.base.state.Digest }
 
-// Sum describes all records of the view. It costs as much as what is not in the file yet, so it may take a while.
+// Sum describes all records of the view. It costs as much as what is not in the file yet, so it may take a while. After a start that did not
+// check the whole file it waits until that is done.
 func (v View) Sum() (sum lthash.Sum, err error) {
 	defer v.base.s.guard(&err, debug.SetPanicOnFault(true))
-	sum = v.base.sum
+	if sum, err = v.base.s.pass.wait(); err != nil {
+		return sum, err
+	}
+	sum.Merge(&v.base.sum)
 	change := func(name string, rec []byte) bool {
 		key := []byte(name)
 		if old := v.base.get(name); old != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/coffer-project/coffer/proto/logpb"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/boltstore"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // applyBytes is how much ApplyBatch writes into the overlay before it publishes, so that one long batch
@@ -160,7 +161,7 @@ func applyCommand(w *boltstore.Writer, cmd *logpb.Command, index storage.Index, 
 		}
 		for _, p := range op.Puts {
 			origin := storage.Position{Epoch: p.OriginEpoch, Index: storage.Index(p.OriginIndex)}
-			rec := boltstore.NewRecord(boltstore.Header{Version: uint64(index), Origin: origin}, p.Value)
+			rec := record.New(record.Header{Version: uint64(index), Origin: origin}, p.Value)
 			w.Put(p.Key, rec)
 			value := rec[len(rec)-len(p.Value) : len(rec) : len(rec)]
 			touched = append(touched, storage.Entry{Key: storage.Key(p.Key), Value: value, Version: index, Origin: origin})

@@ -3,6 +3,7 @@ package fsm
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -112,6 +113,9 @@ func (f *FSM) compute(m *mark, view boltstore.View) {
 	sum, err := view.Sum()
 	view.Close()
 	if err != nil {
+		if errors.Is(err, boltstore.ErrClosed) {
+			return
+		}
 		f.log.Error("computing the digest of the state", "index", m.index, "err", err)
 		return
 	}

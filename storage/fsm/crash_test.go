@@ -74,7 +74,7 @@ func applyUntilKilled(dir string) {
 		fmt.Println("failed", err)
 		os.Exit(3)
 	}
-	var o fsm.Options
+	o := fsm.Options{WholeBytes: -1}
 	begin := func() error { return nil }
 	if os.Getenv(crashLog) != "" {
 		log, err := openWAL(dir)

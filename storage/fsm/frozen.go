@@ -8,6 +8,7 @@ import (
 
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/boltstore"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // Frozen is the state as it was at one index. It holds no lock and delays no writer, but old pages of the file stay in use
@@ -57,7 +58,7 @@ func (z *Frozen) Walk(ctx context.Context, prefix, after storage.Key, fn func(ke
 		if key == string(after) {
 			return true
 		}
-		h, value, err := boltstore.ParseRecord(rec)
+		h, value, err := record.Parse(rec)
 		if err != nil {
 			bad = &storage.CorruptError{File: z.f.path(), Detail: err.Error()}
 			return false

@@ -25,11 +25,13 @@ import (
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/boltfile"
 	"github.com/coffer-project/coffer/storage/boltstore"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // fileName is the state file in the data directory; installTemp are snapshots on their way to replace it.
 const (
 	fileName    = "fsm.db"
+	sumsName    = "fsm.sums" // checksums of the pages of the state file
 	installTemp = "fsm-%s.tmp"
 	distrusted  = "distrusted" // why the files must be moved aside although each of them is whole
 )
@@ -40,6 +42,9 @@ type Options struct {
 	Log    Log          // nil: none. It must be open until the FSM is closed.
 	// Identity is the one that the state file must have; a file without one gets it. Zero: any.
 	Identity storage.FileIdentity
+	// WholeBytes is how large a state file may be for Open to check all of it; a larger one is checked while it is used. 0: 64 MiB,
+	// negative: none is small enough.
+	WholeBytes int64
 }
 
 // FSM implements raft.FSM, raft.BatchingFSM, raft.ConfigurationStore, storage.Reader and storage.Feed. Values
@@ -49,6 +54,7 @@ type FSM struct {
 	log     *slog.Logger
 	records Log // nil: none
 	owner   storage.FileIdentity
+	whole   int64 // Options.WholeBytes
 	feed    storage.Subscribers
 
 	// applying is held while entries are applied, also while that waits for the disk, and while the state is replaced.
@@ -87,14 +93,16 @@ func Open(dir string, o Options) (*FSM, error) {
 	if err := boltfile.MkdirAll(dir); err != nil {
 		return nil, fmt.Errorf("opening the state: %w", err)
 	}
-	f := &FSM{dir: dir, log: o.Logger, records: o.Log, owner: o.Identity}
+	f := &FSM{dir: dir, log: o.Logger, records: o.Log, owner: o.Identity, whole: o.WholeBytes}
 	f.checkpoints.changed = make(chan struct{}, 1)
 	if why, err := os.ReadFile(filepath.Join(dir, distrusted)); err == nil {
 		return nil, &storage.CorruptError{File: f.path(), Detail: string(why)}
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("opening the state: %w", err)
 	}
-	s, err := boltstore.Open(f.path(), "", f.storeOptions())
+	options := f.storeOptions()
+	options.Sums = f.sums()
+	s, err := boltstore.Open(f.path(), "", options)
 	if err != nil {
 		return nil, f.foreign(err)
 	}
@@ -107,7 +115,7 @@ func Open(dir string, o Options) (*FSM, error) {
 }
 
 func (f *FSM) storeOptions() boltstore.Options {
-	o := boltstore.Options{Logger: f.log, OnDamage: f.Damaged}
+	o := boltstore.Options{Logger: f.log, OnDamage: f.Damaged, WholeBytes: f.whole}
 	o.Incarnation, o.Node = f.owner.Mark()
 	if f.records != nil {
 		o.BeforeFold = f.records.Sync
@@ -116,6 +124,8 @@ func (f *FSM) storeOptions() boltstore.Options {
 }
 
 func (f *FSM) path() string { return filepath.Join(f.dir, fileName) }
+
+func (f *FSM) sums() string { return filepath.Join(f.dir, sumsName) }
 
 // removeLeftovers removes snapshots whose installation was interrupted. The state file must be locked.
 func (f *FSM) removeLeftovers() error {
@@ -326,6 +336,10 @@ func (f *FSM) Scrub(paused func(bytes int) error) error {
 	return err
 }
 
+// Unverified returns how many bytes of the state file have not been read since it was opened, 0 once all of it is known to be right, and how
+// many there were.
+func (f *FSM) Unverified() (left, total int64) { return f.store.Load().Unverified() }
+
 // ScrubBytes returns about how much Scrub reads.
 func (f *FSM) ScrubBytes() int64 { return f.store.Load().ScrubBytes() }
 
@@ -366,7 +380,7 @@ func (f *FSM) entry(key storage.Key, rec []byte) (storage.Entry, error) {
 	if rec == nil {
 		return storage.Entry{}, storage.ErrNotFound
 	}
-	h, value, err := boltstore.ParseRecord(rec)
+	h, value, err := record.Parse(rec)
 	if err != nil {
 		return storage.Entry{}, &storage.CorruptError{File: f.path(), Detail: err.Error()}
 	}
@@ -451,11 +465,11 @@ func (f *FSM) Scan(ctx context.Context, prefix, after storage.Key, limit int) ([
 	return entries, nil
 }
 
-// Quarantine moves the database files of a data directory (*.db, wal, what was left unfinished, the identity, the note of Distrust
+// Quarantine moves the database files of a data directory (*.db, *.journal, checksums, wal, what was left unfinished, the identity, the note of Distrust
 // last) into its subdirectory name, which the caller chooses (corrupt-<unix nanoseconds>), and returns that directory. The
 // Raft log goes along with the state, and so does the log of changes (wal): none is of use without the others.
 func Quarantine(dir, name string) (string, error) {
-	return SetAside(dir, name, "*.db", "*.db.new", "wal", fmt.Sprintf(installTemp, "*"), IdentityFile, distrusted)
+	return SetAside(dir, name, "*.db", "*.db.new", "*.journal", "*.journal.new", sumsName+"*", "wal", fmt.Sprintf(installTemp, "*"), IdentityFile, distrusted)
 }
 
 // SetAside moves the files in dir that match the patterns into its subdirectory name, in this order, and returns that directory.

@@ -23,7 +23,7 @@ import (
 
 func open(t testing.TB, dir string) *fsm.FSM {
 	t.Helper()
-	f, err := fsm.Open(dir, fsm.Options{})
+	f, err := fsm.Open(dir, fsm.Options{WholeBytes: -1}) // as if the state were large
 	if err != nil {
 		t.Fatalf("Open: %v", err)
 	}
@@ -366,8 +366,10 @@ func TestOpenDamaged(t *testing.T) {
 	if !errors.As(err, &bad) || bad.File != name {
 		t.Fatalf("Open = %v, want a CorruptError that names %s", err, name)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "raft.db"), nil, 0o600); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"raft.db", "fsm.sums"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := os.Mkdir(filepath.Join(dir, "wal"), 0o700); err != nil {
 		t.Fatal(err)
@@ -376,7 +378,7 @@ func TestOpenDamaged(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, moved := range []string{"fsm.db", "raft.db", "wal"} {
+	for _, moved := range []string{"fsm.db", "fsm.sums", "raft.db", "wal"} {
 		if _, err := os.Stat(filepath.Join(aside, moved)); err != nil {
 			t.Errorf("it was not moved aside: %v", err)
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/coffer-project/coffer/storage/boltfile"
 	"github.com/coffer-project/coffer/storage/boltstore"
 	"github.com/coffer-project/coffer/storage/fsm/stream"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // SnapshotInfo describes one snapshot stream.
@@ -86,7 +87,7 @@ func VerifySnapshot(r io.Reader, key storage.Key) (info SnapshotInfo, value []by
 		if k != string(key) {
 			return nil
 		}
-		_, v, err := boltstore.ParseRecord(rec)
+		_, v, err := record.Parse(rec)
 		value = bytes.Clone(v)
 		return err
 	})
@@ -176,6 +177,7 @@ func (f *FSM) adopt(s *sink) error {
 	if err := f.resetLog(s.store); err != nil {
 		return fmt.Errorf("restoring a snapshot: %w", errors.Join(err, s.discard()))
 	}
+	f.store.Load().DropSums() // they are of the file that is about to lose its name
 	if err := os.Rename(s.path, f.path()); err != nil {
 		return fmt.Errorf("restoring a snapshot: %w", errors.Join(err, s.discard()))
 	}
@@ -183,6 +185,7 @@ func (f *FSM) adopt(s *sink) error {
 	if err := f.switchTo(s.store); err != nil {
 		return errors.Join(err, s.store.Close())
 	}
+	s.store.KeepSums(f.sums())
 	f.feed.Announce(storage.Change{Index: storage.Index(s.pos.Index), Reset: true})
 	f.mu.Lock()
 	f.setAppliedLocked(s.pos)

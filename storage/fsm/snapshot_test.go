@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -165,7 +166,7 @@ func TestReceivingDamagedSnapshots(t *testing.T) {
 	}
 	mustClose(t, f)
 	names, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil || len(names) != 1 {
+	if err != nil || len(names) != 2 { // with the checksums
 		t.Errorf("left behind: %v, %v", names, err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "fsm-install-1.tmp"), stream, 0o600); err != nil {
@@ -300,4 +301,32 @@ func TestSnapshotIsDurable(t *testing.T) {
 		}
 		mustClose(t, f)
 	})
+}
+
+// A state that replaces another has checksums of its own beside it: the next start takes those, and none of the former file.
+func TestInstalledStateIsTrusted(t *testing.T) {
+	stream, _ := sampleStream(t, 300)
+	dir := t.TempDir()
+	f := open(t, dir)
+	for i := uint64(1); i < 20; i++ {
+		apply(t, f, i, puts(fmt.Sprintf("s/a/%d", i), strings.Repeat("former", 500)))
+	}
+	if err := f.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Restore(io.NopCloser(bytes.NewReader(stream))); err != nil {
+		t.Fatal(err)
+	}
+	want := dump(t, f)
+	mustClose(t, f)
+	f = open(t, dir)
+	if _, total := f.Unverified(); total == 0 {
+		t.Error("the whole file was read at the start")
+	}
+	if got := dump(t, f); got != want {
+		t.Error("the state is another after the start")
+	}
+	if err := f.Err(); err != nil {
+		t.Error(err)
+	}
 }

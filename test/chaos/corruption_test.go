@@ -24,12 +24,14 @@ func damages() []damage {
 		{"bits of the log", "raft.db", flipBits("raft.db")},
 		{"the state cut off", "fsm.db", cutOff("fsm.db")},
 		{"the log cut off", "raft.db", cutOff("raft.db")},
+		{"bits of the log's journal", "raft.journal", flipBits("raft.journal")},
 	}
 	more := []damage{
 		{"the state's beginning", "fsm.db", zero("fsm.db", 0, 64<<10)},
 		{"the log's beginning", "raft.db", zero("raft.db", 0, 64<<10)},
 		{"the newest page of the state", "fsm.db", newestMeta("fsm.db")},
 		{"the newest page of the log", "raft.db", newestMeta("raft.db")},
+		{"the log's journal gone", "raft.journal", func(dir string) error { return os.Remove(filepath.Join(dir, "raft.journal")) }},
 		{"the log gone", "raft.db", func(dir string) error { return os.Remove(filepath.Join(dir, "raft.db")) }},
 		{"the state empty", "fsm.db", func(dir string) error { return os.Truncate(filepath.Join(dir, "fsm.db"), 0) }},
 		{"the files swapped", "fsm.db", swap},
@@ -37,7 +39,7 @@ func damages() []damage {
 	if harness.Long {
 		return append(list, more...)
 	}
-	return append(list, more[2], more[4])
+	return append(list, more[2], more[5])
 }
 
 // flipBits flips single bits all over the file.
@@ -163,7 +165,12 @@ func TestCorruptionIsRefused(t *testing.T) {
 	n := c.Nodes[0]
 	n.MustDo("POST", "/v1/sys/mounts/ack", map[string]any{"type": "kv"})
 	keys, _ := fill(t, n, "k", 200)
-	n.Stop()
+	n.Stop() // which moves all that is in the Raft log's journal
+	n.Start()
+	n.WaitHealth(200)
+	more, _ := fill(t, n, "more", 5)
+	keys = append(keys, more...)
+	n.Kill9()
 	for _, d := range damages() {
 		t.Run(d.name, func(t *testing.T) {
 			good := t.TempDir()

@@ -130,3 +130,79 @@ func TestRotOfTheOnlyNode(t *testing.T) {
 		t.Errorf("what it wrote does not name the file: %s", text)
 	}
 }
+
+// flipLeaves flips a bit in each page of records of a stopped node's state file, but for the one that is read at every start.
+func flipLeaves(t *testing.T, n *harness.Node) {
+	t.Helper()
+	const size = 4096
+	path := filepath.Join(n.Dir, "fsm.db")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flipped := 0
+	for at := 2 * size; at+size <= len(b); at += size {
+		if b[at+8] == 2 && b[at+10] > 0 && b[at+16] == 0 { // a leaf whose first element is no bucket
+			b[at+size/2] ^= 4
+			flipped++
+		}
+	}
+	if flipped < 10 {
+		t.Fatalf("the file has only %d pages of records", flipped)
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRotBeforeStart damages the state file of a node that is off, as it is opened when it is large: by the checksums beside it. What is
+// damaged is found soon after the start, serves no read, and is fetched from the others; without others the process ends.
+func TestRotBeforeStart(t *testing.T) {
+	harness.LongOnly(t)
+	t.Parallel()
+	const large = `  verify_at_start = 0`
+	t.Run("three nodes", func(t *testing.T) {
+		c := harness.NewCluster(t, 3, harness.Options{StorageConfig: large})
+		c.Leader().MustDo("POST", "/v1/sys/mounts/ack", map[string]any{"type": "kv"})
+		keys, index := fill(t, c.Leader(), "k", 300)
+		for _, n := range c.Nodes {
+			checkAcked(t, n, c.RootToken, index, keys)
+		}
+		for _, victim := range []*harness.Node{c.Standbys()[0], c.Leader()} {
+			victim.Stop()
+			flipLeaves(t, victim)
+			logged := len(victim.Log())
+			if err := victim.Launch(); err != nil {
+				t.Fatal(err)
+			}
+			rng := rand.New(rand.NewPCG(11, 12))
+			askAll(t, victim, c.RootToken, keys, rng, func() bool { return strings.Contains(victim.Log()[logged:], "moved aside") })
+			if text := victim.Log()[logged:]; !strings.Contains(text, "fsm.db is corrupt") || strings.Contains(text, "do not fit") {
+				t.Errorf("the log of %s does not name the file, or the damage was found before the node was opened:\n%s", victim.ID, text)
+			}
+			victim.WaitHealth(200, 429)
+			c.WaitServing()
+			c.WaitVoters(3)
+		}
+		last := c.Leader().MustDo("POST", "/v1/ack/last", map[string]any{"v": "last"})
+		for _, n := range c.Nodes {
+			checkAcked(t, n, c.RootToken, last.Header.Get("X-Vault-Index"), keys)
+		}
+	})
+	t.Run("one node", func(t *testing.T) {
+		c := harness.NewCluster(t, 1, harness.Options{NoRetryJoin: true, StorageConfig: large})
+		n := c.Nodes[0]
+		n.MustDo("POST", "/v1/sys/mounts/ack", map[string]any{"type": "kv"})
+		fill(t, n, "k", 300)
+		n.Stop()
+		flipLeaves(t, n)
+		logged := len(n.Log())
+		if err := n.Launch(); err != nil {
+			t.Fatal(err)
+		}
+		text := n.WaitEnd(30 * time.Second)
+		if log := n.Log()[logged:]; !strings.Contains(log, "does not start on damaged data") || !strings.Contains(log, filepath.Join(n.Dir, "fsm.db")+" is corrupt") {
+			t.Errorf("what it wrote does not name the file: %s", text)
+		}
+	})
+}

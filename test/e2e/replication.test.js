@@ -8,6 +8,7 @@ import { after, before, test as run } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openPage, startBrowser, startServer } from './server.js'
 
+const CLUSTER = 'vault-street'
 const us = {}
 const eu = {}
 let browser
@@ -89,6 +90,10 @@ async function open(cluster) {
   return page
 }
 
+const act = async (page, what) => {
+  await page.getByRole('button', { name: 'More', exact: true }).click()
+  await page.getByRole('button', { name: what }).click()
+}
 const refresh = (page) => page.getByRole('button', { name: 'Refresh' }).click()
 const sees = (locator) => locator.first().waitFor()
 const fact = (page, name, value) => page.locator('#replication > div', { has: page.getByText(name, { exact: true }) }).getByText(value)
@@ -155,7 +160,13 @@ test('the question before a promotion says whether force is needed', async () =>
   assert.equal(await dialog.getByRole('button', { name: 'Promote with force' }).isDisabled(), true)
   await dialog.getByRole('button', { name: 'Cancel' }).click()
 
-  await api(us, 'POST', 'sys/replication/performance/primary/demote', {})
+  // Outside of the switch-over, too, it is said what a demotion does.
+  const old = us.shown.page
+  await act(old, 'Demote…')
+  await sees(old.getByRole('dialog').getByText('Shared writes are refused everywhere'))
+  assert.equal(await old.getByRole('dialog').getByRole('button', { name: 'Demote', exact: true }).isDisabled(), true)
+  await old.getByRole('dialog').getByRole('textbox').fill(CLUSTER)
+  await old.getByRole('dialog').getByRole('button', { name: 'Demote', exact: true }).click()
   await until('the final word', async () => (await status(eu)).primary_final)
   await refresh(page)
   await sees(fact(page, "Primary's final word", 'arrived'))
@@ -198,7 +209,7 @@ test('a switch-over is driven from the checklist, and back again', async () => {
     for (const page of [old, next]) await page.getByRole('button', { name: 'Switch over…' }).click()
     await sees(old.getByRole('img', { name: /^Seconds behind in the last 20 minutes/ }).locator('canvas'))
     await step(old, 1).getByRole('button', { name: 'Demote this cluster' }).click()
-    await old.getByRole('dialog').getByRole('textbox').fill('demote')
+    await old.getByRole('dialog').getByRole('textbox').fill(CLUSTER)
     await old.getByRole('dialog').getByRole('button', { name: 'Demote' }).click()
     await ticked(old, 1)
     await ticked(next, 2) // by itself
@@ -295,6 +306,21 @@ test('a secondary is removed only after its name was typed', async () => {
   await sees(page.getByText('Secondary us removed'))
   await sees(card(page, 'Secondaries').getByText('None is enrolled.'))
   await phase(us, 'revoked')
+})
+
+test('replication is disabled on both sides, each after its name was typed', async () => {
+  for (const [cluster, mode] of [[us, 'secondary'], [eu, 'primary']]) {
+    const page = await open(cluster)
+    await act(page, 'Disable replication…')
+    const dialog = page.getByRole('dialog')
+    await sees(dialog.getByText(mode === 'primary' ? 'No cluster can follow this one any more' : 'This cluster follows no primary any more'))
+    assert.equal(await dialog.getByRole('button', { name: 'Disable replication' }).isDisabled(), true)
+    await dialog.getByRole('textbox').fill(CLUSTER)
+    await dialog.getByRole('button', { name: 'Disable replication' }).click()
+    await sees(page.getByText('neither a primary nor a secondary'))
+    assert.equal((await api(cluster, 'GET', 'team/data/app')).data.data.v !== undefined, true, 'the data stays')
+    assert.equal(await page.getByRole('button', { name: 'More', exact: true }).count(), 0)
+  }
 })
 
 test('never broke the content security policy, threw, or asked another server', () => {

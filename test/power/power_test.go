@@ -452,6 +452,7 @@ func TestSyncsAreNeeded(t *testing.T) {
 		ignore func(powerfs.Sync) bool
 	}{
 		{"the Raft log", base("raft.db")},
+		{"the journal of the Raft log", base("raft.journal")},
 		{"the state file", base("fsm.db")},
 		{"a state that replaces another", base("fsm-")},
 		{"the log of changes", base("0000")},

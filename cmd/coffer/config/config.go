@@ -124,6 +124,7 @@ type Storage struct {
 	FreeSpaceMinimum  int64         // bytes that must be free for writes of clients; negative: a default
 	BallastSize       int64         // bytes of the file that keeps room on the disk; negative: a default
 	ScrubInterval     time.Duration // time in which every file is read once and compared with its checksums
+	VerifyAtStart     int64         // bytes of a state file that is checked as a whole before it is used
 }
 
 // Snapshots is what operators allow schedules of snapshots to do.
@@ -231,7 +232,7 @@ func (s Seal) GoString() string { return s.String() }
 // Load reads files, and the *.hcl and *.json files of directories, as one configuration. The error joins all
 // problems.
 func Load(paths ...string) (*Config, error) {
-	c := &Config{UI: true, FreeSpaceWarning: 1 << 30, FreeSpacePercent: 10, Storage: Storage{FreeSpaceMinimum: -1, BallastSize: -1, ScrubInterval: 24 * time.Hour}, Traces: Traces{SampleRatio: 1}}
+	c := &Config{UI: true, FreeSpaceWarning: 1 << 30, FreeSpacePercent: 10, Storage: Storage{FreeSpaceMinimum: -1, BallastSize: -1, ScrubInterval: 24 * time.Hour, VerifyAtStart: 64 << 20}, Traces: Traces{SampleRatio: 1}}
 	d := &decoder{}
 	for _, path := range paths {
 		files, err := expand(path)

@@ -300,6 +300,7 @@ func (d *decoder) storage(c *Config) field {
 			"free_space_minimum":      sizeOr0(&s.FreeSpaceMinimum),
 			"ballast_size":            sizeOr0(&s.BallastSize),
 			"scrub_interval":          duration(&s.ScrubInterval),
+			"verify_at_start":         sizeOr0(&s.VerifyAtStart),
 		})
 	}
 }

@@ -53,7 +53,7 @@ func (c *Config) Sanitized() map[string]any {
 			"type": "raft", "cluster_addr": c.ClusterAddr, "redirect_addr": c.APIAddr, "disable_clustering": false,
 			"raft": map[string]any{"path": filepath.Clean(c.Storage.Path), "node_id": c.Storage.NodeID, "retry_join": joins,
 				"free_space_minimum": auto(c.Storage.FreeSpaceMinimum), "ballast_size": auto(c.Storage.BallastSize),
-				"scrub_interval": int64(c.Storage.ScrubInterval.Seconds())},
+				"scrub_interval": int64(c.Storage.ScrubInterval.Seconds()), "verify_at_start": c.Storage.VerifyAtStart},
 		},
 		"replication": map[string]any{
 			"log_max_size": c.Replication.LogBytes, "log_max_age": int64(c.Replication.LogAge.Seconds()),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -155,13 +156,13 @@ func measureSyncs(path string) (took []time.Duration, err error) {
 	return took, nil
 }
 
-// data verifies state and log as the server does when it starts.
+// data verifies all of state and log.
 func (d *diagnosis) data(path string) {
 	if _, err := os.Stat(filepath.Join(path, "fsm.db")); errors.Is(err, fs.ErrNotExist) {
 		d.ok("data", "there is none yet: the node is new")
 		return
 	}
-	machine, err := fsm.Open(path, fsm.Options{Logger: slog.New(slog.DiscardHandler)})
+	machine, err := fsm.Open(path, fsm.Options{Logger: slog.New(slog.DiscardHandler), WholeBytes: math.MaxInt64})
 	if err != nil {
 		d.unreadable(err)
 		return

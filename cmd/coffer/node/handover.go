@@ -35,9 +35,11 @@ var errSealed = errors.New("sealed")
 // handover is what a process image leaves for the next one. It holds no secret.
 type handover struct {
 	// StaySealed says that an operator has sealed the server: an automatic seal must not open it before the next start.
-	StaySealed bool              `json:"stay_sealed"`
-	Listeners  []inheritedSocket `json:"listeners"`
-	Dev        dev.Dirs          `json:"dev"` // of a development server
+	StaySealed bool `json:"stay_sealed"`
+	// Check has all of the state file checked before it is used: the image before has found damage when it began to read it.
+	Check     bool              `json:"check"`
+	Listeners []inheritedSocket `json:"listeners"`
+	Dev       dev.Dirs          `json:"dev"` // of a development server
 }
 
 // inheritedSocket is a listening socket by its address in the configuration.

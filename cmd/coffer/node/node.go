@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -39,6 +40,7 @@ import (
 	"github.com/coffer-project/coffer/server/system"
 	"github.com/coffer-project/coffer/server/trace"
 	"github.com/coffer-project/coffer/server/ui"
+	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/barrier"
 	"github.com/coffer-project/coffer/storage/boltfile"
 	"github.com/coffer-project/coffer/storage/scrub"
@@ -80,8 +82,9 @@ func factories(named func(string) *slog.Logger) (map[string]engines.Factory, fun
 	}, numbers
 }
 
-// openNode opens the data and composes a sealed node. Close it with node.close.
-func openNode(c *config.Config, version string, devRootToken string, log *process.Logs, bodies *httpapi.Bodies, next *sealer) (*node, error) {
+// openNode opens the data and composes a sealed node. Close it with node.close. A *damageError is about data that was whole as far as it
+// was checked when it was opened.
+func openNode(c *config.Config, version string, devRootToken string, log *process.Logs, bodies *httpapi.Bodies, next *sealer) (_ *node, err error) {
 	if err := boltfile.MkdirAll(c.Storage.Path); err != nil {
 		return nil, fmt.Errorf("creating the data directory: %w", err)
 	}
@@ -104,10 +107,19 @@ func openNode(c *config.Config, version string, devRootToken string, log *proces
 	if err != nil {
 		return nil, err
 	}
-	data, err := datadir.Open(c, id, log.Named("storage"))
+	checked := *c
+	if next.from != nil && next.from.Check {
+		checked.Storage.VerifyAtStart = math.MaxInt64
+	}
+	data, err := datadir.Open(&checked, id, log.Named("storage"))
 	if err != nil {
 		return nil, errors.Join(err, traces.Close(context.Background()))
 	}
+	defer func() {
+		if corrupt := (*storage.CorruptError)(nil); errors.As(err, &corrupt) {
+			err = &damageError{err}
+		}
+	}()
 	machine, changes := data.Machine, data.Changes
 	n := &node{Files: data, version: version, traces: traces, log: log.Named("server").With("node", id)}
 	n.config.Store(c)
@@ -151,6 +163,8 @@ func openNode(c *config.Config, version string, devRootToken string, log *proces
 		for _, s := range scrubbers {
 			maps.Copy(all, s.Numbers())
 		}
+		left, _ := machine.Unverified()
+		all["state_unverified_bytes"] = float64(left)
 		return all
 	}
 	opts := server.Options{
@@ -192,6 +206,11 @@ func openNode(c *config.Config, version string, devRootToken string, log *proces
 	})
 	return n, nil
 }
+
+// damageError is damage that was found while the node was composed.
+type damageError struct{ error }
+
+func (e *damageError) Unwrap() error { return e.error }
 
 // raft is lifecycle.Raft of a node.
 type raft struct {

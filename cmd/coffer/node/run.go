@@ -206,6 +206,12 @@ func serve(ctx context.Context, cfg *config.Config, reread func() (*config.Confi
 		cfg.APIAddr = listeners[0].url()
 	}
 	n, err := openNode(cfg, version, devOpts.RootToken, log, httpapi.NewBodies(bodyMemory(cfg.Listeners[0], memory)), next)
+	if damage := (*damageError)(nil); errors.As(err, &damage) && next.exec != nil && (next.from == nil || !next.from.Check) {
+		log.Named("server").Error("the data is damaged: starting again, to check all of it", "err", err)
+		next.sealing(next.from != nil && next.from.StaySealed)
+		next.next.Check = true
+		return errSealed
+	}
 	if err != nil {
 		return err
 	}

@@ -154,7 +154,7 @@ func (r *Role) data() map[string]any {
 		"max_users":                r.MaxUsers,
 		"default_sts_ttl":          int64(r.DefaultSTSTTL / time.Second),
 		"max_sts_ttl":              int64(r.MaxSTSTTL / time.Second),
-		"user_path":                r.userPath(),
+		"user_path":                r.UserPath,
 		"permissions_boundary_arn": r.BoundaryARN,
 		"mfa_serial_number":        r.MFASerial,
 		"wait_until_valid":         int64(r.WaitUntilValid / time.Second),
@@ -163,14 +163,6 @@ func (r *Role) data() map[string]any {
 		data["invalid_data"] = text
 	}
 	return data
-}
-
-// userPath is the path of the users, "" if the role has none.
-func (r *Role) userPath() string {
-	if r.UserPath == "" && r.has(IAMUser) {
-		return "/"
-	}
-	return r.UserPath
 }
 
 type roleIn struct {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/pgp"
 	"github.com/coffer-project/coffer/server/seal"
 	"github.com/coffer-project/coffer/storage"
 )
@@ -27,6 +28,10 @@ type RekeyOptions struct {
 	Shares, Threshold int
 	// Verify lets the new key take effect only after its shares were given back.
 	Verify bool
+	// Holders are the keys that the shares are encrypted to, one for each share; none: the shares are not encrypted.
+	Holders []*pgp.Key
+	// Backup keeps the encrypted shares, for Ceremonies.Backup.
+	Backup bool
 	// Authorised is said for a caller who may act without shares in a cluster that has no recovery keys: the rekey takes
 	// place at once.
 	Authorised bool
@@ -45,7 +50,9 @@ type RekeyStatus struct {
 	VerifyNonce       string // once the new key waits for its shares
 	VerifyProgress    int
 	Complete          bool
-	Keys              [][]byte // shares of the new key, answered once
+	Keys              [][]byte // shares of the new key, answered once; OpenPGP messages if there are Fingerprints
+	Fingerprints      []string // of the keys that they are encrypted to, in hex
+	Backup            bool     // the encrypted shares are kept
 	// Unknown says that the new key may have taken effect, or not: both kinds of shares must be kept until one works.
 	Unknown bool
 }
@@ -59,6 +66,7 @@ type rekeyAttempt struct {
 	fresh       []byte // the new key, while it waits to be verified
 	verify      *seal.Unsealer
 	verifyNonce string
+	kept        []byte // the backup of its shares; nil if there is none
 }
 
 func (a *rekeyAttempt) clear() {
@@ -73,6 +81,7 @@ func (a *rekeyAttempt) status() RekeyStatus {
 	s := RekeyStatus{
 		Started: true, Nonce: a.nonce, Shares: a.opts.Shares, Threshold: a.opts.Threshold,
 		Progress: a.shares.Progress(), Required: a.shares.Threshold(), Verify: a.opts.Verify, VerifyNonce: a.verifyNonce,
+		Fingerprints: pgp.Fingerprints(a.opts.Holders), Backup: a.opts.Backup,
 	}
 	if a.verify != nil {
 		s.VerifyProgress = a.verify.Progress()
@@ -128,6 +137,12 @@ func (k *Ceremonies) StartRekey(ctx context.Context, t Target, o RekeyOptions) (
 			return engines.Invalid("%v", err)
 		}
 		o.auto = config.Auto()
+		switch {
+		case o.Backup && len(o.Holders) == 0:
+			return engines.Invalid("field \"backup\" needs \"pgp_keys\": only encrypted shares are kept")
+		case len(o.Holders) > 0 && t == Unseal && o.auto:
+			return engines.Invalid("this cluster unseals by itself (seal %q): there are no shares to encrypt, so leave out \"pgp_keys\"", config.Type)
+		}
 		if t == Unseal && o.auto && (o.Shares != 1 || o.Threshold != 1 || o.Verify) {
 			return engines.Invalid("this cluster unseals by itself (seal %q): its root key is replaced without new shares, "+
 				"so fields \"secret_shares\" and \"secret_threshold\" must be 1, and \"require_verification\" false", config.Type)
@@ -153,16 +168,15 @@ func (k *Ceremonies) withoutShares(ctx context.Context, c *Turn, t Target, o Rek
 	if o.Verify {
 		return s, engines.Invalid("field \"require_verification\" must be false: the first recovery keys take effect at once, and can be changed")
 	}
-	var key []byte
-	if t == Recovery {
-		if key, s.Keys, err = seal.NewShares(o.Shares, o.Threshold); err != nil {
-			return s, err
-		}
-		defer clear(key)
+	key, parts, kept, err := k.newShares(t, o, seal.NewNonce())
+	if err != nil {
+		return s, err
 	}
-	if s.Unknown, err = k.install(ctx, c, t, o, key); err != nil {
+	defer clear(key)
+	if s.Unknown, err = k.install(ctx, c, t, o, key, kept); err != nil {
 		return RekeyStatus{}, err
 	}
+	s.Keys, s.Fingerprints, s.Backup = parts, pgp.Fingerprints(o.Holders), o.Backup
 	k.opts.Logger.Warn("rekeyed on the authority of a token: the cluster has no recovery keys", "target", t, "shares", len(s.Keys))
 	s.Shares, s.Threshold, s.Complete = o.Shares, o.Threshold, true
 	return s, nil
@@ -206,17 +220,17 @@ func (k *Ceremonies) Rekey(ctx context.Context, t Target, share, nonce string) (
 			s = a.status()
 			return err
 		}
-		key, parts, err := newShares(t, a.opts)
+		key, parts, kept, err := k.newShares(t, a.opts, a.nonce)
 		if err != nil {
 			return err
 		}
 		if a.opts.Verify {
-			a.fresh, a.verify, a.verifyNonce = key, seal.NewCollector(a.opts.Threshold, nil), seal.NewNonce()
+			a.fresh, a.kept, a.verify, a.verifyNonce = key, kept, seal.NewCollector(a.opts.Threshold, nil), seal.NewNonce()
 			s = a.status()
 		} else {
 			defer clear(key)
 			s = a.status()
-			if s.Unknown, err = k.install(ctx, c, t, a.opts, key); err != nil {
+			if s.Unknown, err = k.install(ctx, c, t, a.opts, key, kept); err != nil {
 				return err
 			}
 			k.rekeyed(c, t)
@@ -227,12 +241,18 @@ func (k *Ceremonies) Rekey(ctx context.Context, t Target, share, nonce string) (
 	return s, err
 }
 
-// newShares makes the new key; nil if the seal opens without people.
-func newShares(t Target, o RekeyOptions) (key []byte, parts [][]byte, err error) {
+// newShares makes the new key; nil if the seal opens without people. kept is the backup of its shares, if one is wanted.
+func (k *Ceremonies) newShares(t Target, o RekeyOptions, nonce string) (key []byte, parts [][]byte, kept []byte, err error) {
 	if t == Unseal && o.auto {
-		return nil, nil, nil
+		return nil, nil, nil, nil
 	}
-	return seal.NewShares(o.Shares, o.Threshold)
+	if key, parts, err = seal.NewShares(o.Shares, o.Threshold); err != nil {
+		return nil, nil, nil, err
+	}
+	if parts, err = pgp.EncryptShares(o.Holders, parts); err == nil && o.Backup {
+		kept, err = k.sealBackup(nonce, o.Holders, parts)
+	}
+	return key, parts, kept, err
 }
 
 // VerifyStatus reports on the verification of a new key.
@@ -292,7 +312,7 @@ func (k *Ceremonies) VerifyRekey(ctx context.Context, t Target, share, nonce str
 			return engines.Invalid("the given shares are not those of the new key: at least one is wrong, start the verification again")
 		}
 		s = a.status()
-		if s.Unknown, err = k.install(ctx, c, t, a.opts, key); err != nil {
+		if s.Unknown, err = k.install(ctx, c, t, a.opts, key, a.kept); err != nil {
 			return err
 		}
 		s.Complete = true
@@ -312,8 +332,8 @@ func (k *Ceremonies) rekeyed(c *Turn, t Target) {
 	c.forget()
 }
 
-// install puts a new key into effect. unknown says that it may have, which is no error: the shares must go out.
-func (k *Ceremonies) install(ctx context.Context, c *Turn, t Target, o RekeyOptions, key []byte) (unknown bool, err error) {
+// install puts a new key into effect, and kept in the place of the backup of the former shares. unknown says that it may have, which is no error: the shares must go out.
+func (k *Ceremonies) install(ctx context.Context, c *Turn, t Target, o RekeyOptions, key, kept []byte) (unknown bool, err error) {
 	was, err := seal.LoadStored(ctx, k.opts.Raw)
 	if err == nil {
 		err = t.of(was.Config) // it may have been changed since the attempt began
@@ -355,7 +375,14 @@ func (k *Ceremonies) install(ctx context.Context, c *Turn, t Target, o RekeyOpti
 		return false, err
 	}
 	// From here on no timeout of the caller counts: a key that is in effect without anybody knowing its shares is lost.
-	err = seal.Replace(context.WithoutCancel(ctx), k.opts.Raw, was, change)
+	err = seal.Replace(context.WithoutCancel(ctx), k.opts.Raw, was, func(txn *storage.Txn) error {
+		if kept != nil {
+			txn.Put(t.backupKey(), kept)
+		} else {
+			txn.Delete(t.backupKey())
+		}
+		return change(txn)
+	})
 	if errors.Is(err, seal.ErrReplaced) {
 		return false, engines.Invalid("%v: give the shares again", err)
 	}

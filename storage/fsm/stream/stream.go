@@ -18,6 +18,7 @@ import (
 
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/boltstore"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // A snapshot stream is, all numbers big endian:
@@ -311,7 +312,7 @@ func Decode(r io.Reader, onHeader func(Header) error, add func(key string, rec [
 		if err != nil {
 			return h, err
 		}
-		head, _, err := boltstore.ParseRecord(rec)
+		head, _, err := record.Parse(rec)
 		switch {
 		case err != nil:
 			return h, corrupt("record %d: %v", count, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/boltstore"
 	"github.com/coffer-project/coffer/storage/fsm/stream"
+	"github.com/coffer-project/coffer/storage/record"
 )
 
 // state returns a store of n records at an index.
@@ -19,7 +20,7 @@ func state(t *testing.T, n int, index uint64) *boltstore.Store {
 	path := filepath.Join(t.TempDir(), "state")
 	err := boltstore.Build(path, func(add func(string, []byte) error) (boltstore.Position, error) {
 		for i := range n {
-			if err := add(fmt.Sprintf("s/a/%04d", i), boltstore.NewRecord(boltstore.Header{Version: 1}, make([]byte, i))); err != nil {
+			if err := add(fmt.Sprintf("s/a/%04d", i), record.New(record.Header{Version: 1}, make([]byte, i))); err != nil {
 				return boltstore.Position{}, err
 			}
 		}
@@ -56,7 +57,7 @@ func TestRoundTrip(t *testing.T) {
 		}
 		found := 0
 		h, err := stream.Decode(bytes.NewReader(b), func(stream.Header) error { return nil }, func(key string, rec []byte) error {
-			_, value, err := boltstore.ParseRecord(rec)
+			_, value, err := record.Parse(rec)
 			if err != nil || key != fmt.Sprintf("s/a/%04d", found) || len(value) != found {
 				t.Errorf("record %d is %q, %d bytes, %v", found, key, len(value), err)
 			}

@@ -66,9 +66,9 @@ func Leases(b *run.Bench, s *run.Scope) {
 		s.Fatalf("%d leases counted after the restart, want %d", out.Leases, kept)
 	}
 	name := fmt.Sprintf("restart with %d leases and %d tokens", out.Leases, b.Leases)
-	b.Add(run.Row{Name: name + ": to the first lease and the first renewal", Value: out.Serving.Seconds(), Unit: " s", Target: 3, Below: true})
+	b.Add(run.Row{Name: name + ": to the first lease and the first renewal", Value: out.Serving.Seconds(), Unit: " s", Target: 1, Below: true})
 	b.Add(run.Row{Name: name + ": to the count of all leases", Value: out.Counted.Seconds(), Unit: " s"})
-	b.Add(run.Row{Name: name + ": resident memory of its own", Value: out.Own, Unit: " MiB", Target: 500, Below: true})
+	b.Add(run.Row{Name: name + ": resident memory of its own", Value: out.Own, Unit: " MiB", Target: 300, Below: true})
 	b.Add(run.Row{Name: name + ": mapped files in memory, which the system takes back at need", Value: out.Mapped, Unit: " MiB"})
 }
 

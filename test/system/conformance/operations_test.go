@@ -223,7 +223,7 @@ func (x *tour) snapshots(t *testing.T, root string) {
 			"interval": "24h", "storage_type": "aws-s3", "aws_s3_bucket": "bucket-" + x.name, "aws_s3_region": "eu-west-1", "aws_s3_endpoint": "https://127.0.0.1:1",
 			"aws_access_key_id": "id", "aws_secret_access_key": "not-to-be-read",
 		}))
-		fields(t, data(t)(c.read(at+"config/"+x.my("s3"))), map[string]any{"aws_secret_access_key": "*****", "aws_access_key_id": "id"})
+		fields(t, data(t)(c.read(at+"config/"+x.my("s3"))), map[string]any{"aws_secret_access_key": nil, "aws_access_key_id": "id"})
 	})
 	t.Run("delete", func(t *testing.T) {
 		for _, name := range []string{"daily", "s3"} {

@@ -290,7 +290,7 @@ func TestShippedPlugins(t *testing.T) {
 func jwtLogin(t *testing.T, c *harness.Cluster) counterpart {
 	n := c.Leader()
 	keys := newIssuer(t)
-	documented(t, c, "plugins.md", "### Log workloads in with JSON web tokens", map[string]string{"ca.pem": authority(keys.Server)},
+	documented(t, c, "jwt.md", "## Log workloads in with JSON web tokens", map[string]string{"ca.pem": authority(keys.Server)},
 		"jwks_url=https://ci.example.com/keys", "jwks_ca_pem=@ca.pem jwks_url="+keys.URL)
 	claims := map[string]any{"iss": "https://ci.example.com", "aud": "coffer", "sub": "job", "project": "web"}
 	login := func(n *harness.Node, token string) (harness.Answer, error) {

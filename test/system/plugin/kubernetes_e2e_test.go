@@ -34,7 +34,7 @@ func kubernetesLogin(t *testing.T, c *harness.Cluster, api *apiserver.Server) co
 	api.NewNamespace(t, "shop", "web")
 	api.NewNamespace(t, "coffer", "reviewer")
 	grant(t, api, "system:auth-delegator", "coffer", "reviewer")
-	documented(t, c, "plugins.md", "### Log pods in with Kubernetes", map[string]string{"ca.crt": api.CA, "reviewer-token": api.NewToken(t, "coffer", "reviewer", 24*time.Hour)},
+	documented(t, c, "pods.md", "## Log pods in with Kubernetes", map[string]string{"ca.crt": api.CA, "reviewer-token": api.NewToken(t, "coffer", "reviewer", 24*time.Hour)},
 		"https://kubernetes.example.com:6443", api.URL.String(), "names=web ", "names=web,gone ")
 	n.MustDo("POST", "/v1/auth/kubernetes/role/other", map[string]any{
 		"bound_service_account_names": "mail", "bound_service_account_namespaces": "shop", "token_policies": "app",

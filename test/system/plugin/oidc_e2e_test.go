@@ -36,7 +36,7 @@ type people struct {
 	meanwhile func()
 }
 
-// oidcLogin enables oidc as docs/plugins.md says, and in a namespace, with a provider that others wrote.
+// oidcLogin enables oidc as docs/oidc.md says, and in a namespace, with a provider that others wrote.
 func oidcLogin(t *testing.T, c *harness.Cluster) counterpart {
 	p := &people{c: c, port: fmt.Sprint(harness.FreePort(t)), password: map[string]string{"ada": "correct horse", "eve": "battery staple"}}
 	root, err := harness.Root()
@@ -55,7 +55,7 @@ func oidcLogin(t *testing.T, c *harness.Cluster) counterpart {
 	p.start(t, string(registered))
 
 	n := c.Leader()
-	documented(t, c, "plugins.md", "### Sign people in with OpenID Connect", map[string]string{"client-secret": clientSecret},
+	documented(t, c, "oidc.md", "## Sign people in with OpenID Connect", map[string]string{"client-secret": clientSecret},
 		"https://login.example.com", p.issuer, "https://coffer.example.com:8200", n.URL)
 	n.MustDo("POST", "/v1/auth/oidc/role/staff", map[string]any{
 		"role_type": "oidc", "user_claim": "sub", "bound_claims": map[string]any{"groups": "staff"}, "oidc_scopes": []string{"profile"},
@@ -78,7 +78,16 @@ func oidcLogin(t *testing.T, c *harness.Cluster) counterpart {
 			t.Errorf("%s: the error shows the provider's code: %v", what, err)
 		}
 	}
-	p.meanwhile = func() { kill(t, n) } // and what the plugin remembers of the login with it
+	p.meanwhile = func() { // the plugin ends, and what it remembers of the login with it
+		kill(t, n)
+		harness.Await(t, "another process of the plugin", patience, func() error {
+			a, err := n.DoAsRoot("GET", "/v1/auth/oidc/config", nil)
+			if err == nil && a.Status != 200 {
+				err = fmt.Errorf("%d %s", a.Status, a.Body)
+			}
+			return err
+		})
+	}
 	if _, err := p.login(t, n, "dev", "ada", ""); err == nil || !strings.Contains(err.Error(), "Expired or missing OAuth state") {
 		t.Errorf("a login that the plugin does not know any more: %v", err)
 	}

@@ -21,7 +21,8 @@ func generateRootCommand() *cli.Command {
 		Help: `Makes a new root token when there is none left. It needs a token with sudo, or the address of a listener with
 enable_unauthenticated_ceremonies = true. The one who wants the token begins with -init and keeps the one-time password that is shown.
 People then give enough shares of the unseal key or, with a server that unseals itself, of the recovery key, from wherever they
-are. The last one gets the token, hidden by the password: -decode shows it to the one who began.
+are. The last one gets the token, hidden by the password: -decode shows it to the one who began. With -pgp-key there is no
+password: the token is encrypted to that OpenPGP key, and read with: base64 -d | gpg -d
 
 Without an argument the share is asked for and not shown: an argument stays in the shell's history.
 
@@ -39,7 +40,7 @@ Examples:
 			&cli.StringFlag{Name: "decode", Usage: "show the token hidden in `TEXT`, with -otp; - reads the text from stdin"},
 			&cli.StringFlag{Name: "otp", Usage: "one-time `PASSWORD` (default with -init: the server makes one)"},
 			&cli.StringFlag{Name: "nonce", Usage: "`NONCE` of the attempt (default: the one in progress)"},
-			&cli.StringFlag{Name: "pgp-key", Hidden: true},
+			&cli.StringFlag{Name: "pgp-key", Usage: "with -init, encrypt the token to the public key in `FILE` instead"},
 		},
 	}, ceremony(generateRoot))
 }
@@ -47,8 +48,8 @@ Examples:
 const rootAttempt = "sys/generate-root/attempt"
 
 func generateRoot(ctx context.Context, c *command.Call) error {
-	if c.IsSet("pgp-key") {
-		return command.Usagef("-pgp-key: encrypting the token with PGP is not supported; use a one-time password")
+	if c.IsSet("pgp-key") && !c.Bool("init") {
+		return command.Usagef("-pgp-key goes with -init")
 	}
 	if err := oneOf(c, "init", "cancel", "status", "generate-otp"); err != nil {
 		return err
@@ -103,6 +104,9 @@ func printRoot(c *command.Call, s api.GenerateRootStatusResponse, err error) err
 		{Key: "Nonce", Value: s.Nonce}, {Key: "Started", Value: s.Started}, {Key: "Progress", Value: fmt.Sprintf("%d/%d", s.Progress, s.Required)},
 		{Key: "Complete", Value: s.Complete}, {Key: "OTP Length", Value: s.OTPLength},
 	}
+	if s.PGPFingerprint != "" {
+		rows = append(rows, response.Row{Key: "PGP Fingerprint", Value: s.PGPFingerprint})
+	}
 	if s.OTP != "" {
 		rows = append(rows, response.Row{Key: "OTP", Value: s.OTP})
 	}
@@ -113,7 +117,15 @@ func printRoot(c *command.Call, s api.GenerateRootStatusResponse, err error) err
 }
 
 func beginRoot(ctx context.Context, c *command.Call) error {
-	s, err := rootStatus(c.Put(ctx, rootAttempt, map[string]string{"otp": c.String("otp")}))
+	body := map[string]string{"otp": c.String("otp")}
+	if flag := "pgp-key"; c.IsSet(flag) {
+		key, err := readPGPKey(flag, c.String(flag))
+		if err != nil {
+			return err
+		}
+		body["pgp_key"] = key
+	}
+	s, err := rootStatus(c.Put(ctx, rootAttempt, body))
 	if err == nil && s.OTP != "" {
 		c.Warnf("Keep the one-time password: without it the token cannot be read.")
 	}

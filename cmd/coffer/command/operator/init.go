@@ -11,7 +11,6 @@ import (
 )
 
 func initCommand() *cli.Command {
-	hidden := func(name string) cli.Flag { return &cli.StringFlag{Name: name, Hidden: true} }
 	return command.New(command.Spec{
 		Name: "init", Usage: "initialise a new cluster and print its unseal keys",
 		Help: `Initialises a server that has never held data: creates its keys, splits the one that unseals it into shares, and prints the shares and
@@ -22,31 +21,31 @@ Initialise one node of a cluster, whichever it is: the nodes that name it in ret
 With a server that unseals itself, the shares are recovery keys, and -recovery-shares and -recovery-threshold say how many. They
 unseal nothing: they are what makes a root token when none is left, and what moves the server to another seal. With
 -recovery-shares=0 there are none.
-Encrypting the shares with PGP is not supported.
+
+With -pgp-keys, or -recovery-pgp-keys with a server that unseals itself, each share is encrypted to the OpenPGP key of its holder, who alone
+can read it; -root-token-pgp-key does the same for the root token. The operator who runs the command then sees no key.
 
 With -status nothing is created: the exit status is 0 if the server is initialised, 2 if not, 1 if it could not be asked.
 
 Examples:
 
   $ coffer operator init -key-shares=5 -key-threshold=3
-  $ coffer operator init -n=1 -t=1 -format=json >keys.json`,
+  $ coffer operator init -n=1 -t=1 -format=json >keys.json
+  $ coffer operator init -n=2 -t=2 -pgp-keys=ada.asc,eve.asc -root-token-pgp-key=ada.asc`,
 		Flags: []cli.Flag{
 			&cli.IntFlag{Name: "key-shares", Aliases: []string{"n"}, Value: 5, Usage: "split the unseal key into `N` shares"},
 			&cli.IntFlag{Name: "key-threshold", Aliases: []string{"t"}, Value: 3, Usage: "`N` shares are enough to unseal"},
 			&cli.IntFlag{Name: "recovery-shares", Value: 5, Usage: "split the recovery key into `N` shares"},
 			&cli.IntFlag{Name: "recovery-threshold", Value: 3, Usage: "`N` recovery shares are enough"},
 			&cli.BoolFlag{Name: "status", Usage: "only say whether the server is initialised"},
-			hidden("pgp-keys"), hidden("recovery-pgp-keys"), hidden("root-token-pgp-key"),
+			&cli.StringFlag{Name: "pgp-keys", Usage: "encrypt the shares to the public keys in `FILE,…`, one for each share"},
+			&cli.StringFlag{Name: "recovery-pgp-keys", Usage: "encrypt the recovery shares to the public keys in `FILE,…`"},
+			&cli.StringFlag{Name: "root-token-pgp-key", Usage: "encrypt the root token to the public key in `FILE`"},
 		},
 	}, initialise)
 }
 
 func initialise(ctx context.Context, c *command.Call) error {
-	for _, name := range []string{"pgp-keys", "recovery-pgp-keys", "root-token-pgp-key"} {
-		if c.IsSet(name) {
-			return command.Usagef("-%s: encrypting keys with PGP is not supported", name)
-		}
-	}
 	if c.Bool("status") {
 		return initStatus(ctx, c)
 	}
@@ -55,9 +54,12 @@ func initialise(ctx context.Context, c *command.Call) error {
 		return err
 	}
 	auto := seal.RecoverySeal || seal.Type != "" && seal.Type != "shamir"
-	body := map[string]int{"secret_shares": c.Int("key-shares"), "secret_threshold": c.Int("key-threshold")}
+	body := map[string]any{"secret_shares": c.Int("key-shares"), "secret_threshold": c.Int("key-threshold")}
 	if auto {
-		body = map[string]int{"recovery_shares": c.Int("recovery-shares"), "recovery_threshold": c.Int("recovery-threshold")}
+		body = map[string]any{"recovery_shares": c.Int("recovery-shares"), "recovery_threshold": c.Int("recovery-threshold")}
+	}
+	if err := addPGPKeys(c, body); err != nil {
+		return err
 	}
 	a, err := c.Put(ctx, "sys/init", body)
 	if err != nil {
@@ -97,7 +99,7 @@ func initStatus(ctx context.Context, c *command.Call) error {
 }
 
 // initResult is the JSON of the family's command line, which scripts read; it differs from that of the API.
-func initResult(keys api.InitResponse, asked map[string]int) any {
+func initResult(keys api.InitResponse, asked map[string]any) any {
 	list := func(s []string) []string {
 		if s == nil {
 			return []string{}
@@ -115,13 +117,19 @@ func initResult(keys api.InitResponse, asked map[string]int) any {
 		RecoveryThreshold int      `json:"recovery_keys_threshold"`
 		RootToken         string   `json:"root_token"`
 	}{
-		list(keys.KeysB64), list(keys.Keys), asked["secret_shares"], asked["secret_threshold"],
-		list(keys.RecoveryKeysB64), list(keys.RecoveryKeys), asked["recovery_shares"], asked["recovery_threshold"],
+		list(keys.KeysB64), list(keys.Keys), number(asked, "secret_shares"), number(asked, "secret_threshold"),
+		list(keys.RecoveryKeysB64), list(keys.RecoveryKeys), number(asked, "recovery_shares"), number(asked, "recovery_threshold"),
 		keys.RootToken,
 	}
 }
 
-func printKeys(c *command.Call, keys api.InitResponse, asked map[string]int, auto bool) error {
+// number is a count that was asked for; 0: it was not.
+func number(asked map[string]any, name string) int {
+	n, _ := asked[name].(int)
+	return n
+}
+
+func printKeys(c *command.Call, keys api.InitResponse, asked map[string]any, auto bool) error {
 	for i, k := range keys.KeysB64 {
 		fmt.Fprintf(c.Out, "Unseal Key %d: %s\n", i+1, k)
 	}
@@ -129,6 +137,12 @@ func printKeys(c *command.Call, keys api.InitResponse, asked map[string]int, aut
 		fmt.Fprintf(c.Out, "Recovery Key %d: %s\n", i+1, k)
 	}
 	fmt.Fprintf(c.Out, "\nInitial Root Token: %s\n\n", keys.RootToken)
+	for _, name := range []string{"pgp-keys", "recovery-pgp-keys", "root-token-pgp-key"} {
+		if c.IsSet(name) {
+			fmt.Fprint(c.Out, readWithPGP)
+			break
+		}
+	}
 	if auto {
 		text := "The server is initialised and unseals itself. It has no recovery keys."
 		if n := len(keys.RecoveryKeysB64); n > 0 {

@@ -21,6 +21,9 @@ present shares, from wherever they are; the last one gets the new shares. The un
 shares then open only data directories and snapshots from before. With -verify at -init the new shares take effect only once
 enough of them were given back, with -verify instead of -init.
 
+With -pgp-keys at -init each new share is encrypted to the OpenPGP key of its holder. With -backup the server keeps the encrypted
+shares, so that a lost answer is no lost key: -backup-retrieve shows them, -backup-delete deletes them.
+
 Without an argument the share is asked for and not shown: an argument stays in the shell's history. Compare the nonce that is
 shown with the others: it tells your attempt from another.
 
@@ -29,7 +32,8 @@ Examples:
   $ coffer operator rekey -init -key-shares=5 -key-threshold=3 -verify
   $ coffer operator rekey -nonce=2dbd10f1-8528-4246-89e7-82b25b8aba63
   $ coffer operator rekey -verify
-  $ coffer operator rekey -target=recovery -status`,
+  $ coffer operator rekey -target=recovery -status
+  $ coffer operator rekey -init -n=2 -t=2 -pgp-keys=ada.asc,eve.asc -backup`,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "init", Usage: "begin"},
 			&cli.BoolFlag{Name: "cancel", Usage: "give up; with -verify only start the verification again"},
@@ -39,7 +43,10 @@ Examples:
 			&cli.IntFlag{Name: "key-shares", Aliases: []string{"n"}, Value: 5, Usage: "split the new key into `N` shares"},
 			&cli.IntFlag{Name: "key-threshold", Aliases: []string{"t"}, Value: 3, Usage: "`N` of the new shares are enough"},
 			&cli.StringFlag{Name: "nonce", Usage: "`NONCE` of the attempt (default: the one in progress)"},
-			&cli.StringFlag{Name: "pgp-keys", Hidden: true}, &cli.BoolFlag{Name: "backup", Hidden: true},
+			&cli.StringFlag{Name: "pgp-keys", Usage: "with -init, encrypt the shares to the public keys in `FILE,…`, one for each share"},
+			&cli.BoolFlag{Name: "backup", Usage: "with -init and -pgp-keys, keep the encrypted shares on the server"},
+			&cli.BoolFlag{Name: "backup-retrieve", Usage: "show the encrypted shares that are kept"},
+			&cli.BoolFlag{Name: "backup-delete", Usage: "delete the encrypted shares that are kept"},
 		},
 	}, ceremony(rekey))
 }
@@ -60,20 +67,15 @@ func ceremony(do func(context.Context, *command.Call) error) func(context.Contex
 }
 
 func rekey(ctx context.Context, c *command.Call) error {
-	for _, name := range []string{"pgp-keys", "backup"} {
-		if c.IsSet(name) {
-			return command.Usagef("-%s: encrypting keys with PGP is not supported", name)
-		}
-	}
-	base := "sys/rekey/"
+	base, backup := "sys/rekey/", "sys/rekey/backup"
 	switch c.String("target") {
 	case "unseal", "barrier":
 	case "recovery":
-		base = "sys/rekey-recovery-key/"
+		base, backup = "sys/rekey-recovery-key/", "sys/rekey/recovery-key-backup"
 	default:
 		return command.Usagef("-target is %q, want unseal or recovery", c.String("target"))
 	}
-	if err := oneOf(c, "init", "cancel", "status"); err != nil {
+	if err := oneOf(c, "init", "cancel", "status", "backup-retrieve", "backup-delete"); err != nil {
 		return err
 	}
 	path := base + "init"
@@ -83,6 +85,16 @@ func rekey(ctx context.Context, c *command.Call) error {
 	switch {
 	case c.Bool("init"):
 		return rekeyInit(ctx, c, path)
+	case c.IsSet("pgp-keys") || c.Bool("backup"):
+		return command.Usagef("-pgp-keys and -backup go with -init")
+	case c.Bool("backup-retrieve"):
+		return c.PrintOr(c.Get(ctx, backup))
+	case c.Bool("backup-delete"):
+		if _, err := c.Send(ctx, command.Request{Method: http.MethodDelete, Path: backup}); err != nil {
+			return err
+		}
+		c.Sayf("Success! No shares are kept.")
+		return nil
 	case c.Bool("cancel"):
 		if _, err := c.Send(ctx, command.Request{Method: http.MethodDelete, Path: path, Query: nonceQuery(c)}); err != nil {
 			return err
@@ -125,9 +137,16 @@ func nonceQuery(c *command.Call) url.Values {
 }
 
 func rekeyInit(ctx context.Context, c *command.Call, path string) error {
-	a, err := c.Put(ctx, path, map[string]any{
+	body := map[string]any{
 		"secret_shares": c.Int("key-shares"), "secret_threshold": c.Int("key-threshold"), "require_verification": c.Bool("verify"),
-	})
+	}
+	if c.Bool("backup") {
+		body["backup"] = true
+	}
+	if err := addPGPKeys(c, body); err != nil {
+		return err
+	}
+	a, err := c.Put(ctx, path, body)
 	if err != nil {
 		return err
 	}
@@ -162,6 +181,9 @@ func printRekey(c *command.Call, s api.RotateStatusResponse) error {
 	if s.Started {
 		rows = append(rows, response.Row{Key: "Progress", Value: fmt.Sprintf("%d/%d", s.Progress, required)},
 			response.Row{Key: "New Shares", Value: s.N}, response.Row{Key: "New Threshold", Value: s.T})
+		if len(s.PGPFingerprints) > 0 {
+			rows = append(rows, response.Row{Key: "PGP Fingerprints", Value: s.PGPFingerprints})
+		}
 	}
 	if s.VerificationRequired {
 		rows = append(rows, response.Row{Key: "Verification Required", Value: true}, response.Row{Key: "Verification Nonce", Value: s.VerificationNonce})
@@ -212,6 +234,9 @@ func rekeyShare(ctx context.Context, c *command.Call, base, path string) error {
 func printNewKeys(c *command.Call, r api.RotateStatusResponse) error {
 	for i, k := range r.KeysB64 {
 		fmt.Fprintf(c.Out, "Key %d: %s\n", i+1, k)
+	}
+	if len(r.PGPFingerprints) > 0 {
+		fmt.Fprint(c.Out, "\n"+readWithPGP)
 	}
 	if r.VerificationRequired {
 		_, err := fmt.Fprintf(c.Out, `

@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
 
@@ -16,14 +17,19 @@ func waitCommand() *cli.Command {
 	return command.New(command.Spec{
 		Name: "wait", Usage: "wait until the server can serve requests",
 		Help: `Waits until the server is initialised and unsealed and there is an active node, or, with -healthy, until autopilot calls the cluster
-healthy, for which the token needs to read that. The exit status is 2 if that takes longer than -timeout.
+healthy, for which the token needs to read that. With -nodes=N so many of its members must be healthy: a cluster of one is healthy, too. The
+exit status is 2 if that takes longer than -timeout.
 
 Examples:
 
   $ coffer operator wait -timeout=2m && coffer kv get secret/app
-  $ coffer operator wait -healthy`,
-		Flags: watch.WaitFlags(&cli.BoolFlag{Name: "healthy", Usage: "until all members are healthy"}),
+  $ coffer operator wait -healthy -nodes=3`,
+		Flags: watch.WaitFlags(&cli.BoolFlag{Name: "healthy", Usage: "until all members are healthy"},
+			&cli.IntFlag{Name: "nodes", Usage: "with -healthy, until `N` members are healthy"}),
 	}, func(ctx context.Context, c *command.Call) error {
+		if c.IsSet("nodes") && (c.Int("nodes") < 1 || !c.Bool("healthy")) {
+			return command.Usagef("-nodes takes a number from 1, and goes with -healthy")
+		}
 		return watch.Until(ctx, c, func(ctx context.Context) (bool, progress.State, error) {
 			reached, state, err := serving(ctx, c)
 			return reached, progress.State{What: state}, err
@@ -62,6 +68,16 @@ func serving(ctx context.Context, c *command.Call) (bool, string, error) {
 	}
 	if a.Data()["healthy"] != true {
 		return false, "unsealed, not healthy", nil
+	}
+	servers, _ := a.Data()["servers"].(map[string]any)
+	healthy := 0
+	for _, s := range servers {
+		if m, ok := s.(map[string]any); ok && m["healthy"] == true {
+			healthy++
+		}
+	}
+	if want := c.Int("nodes"); healthy < want {
+		return false, fmt.Sprintf("healthy, with %d of %d nodes", healthy, want), nil
 	}
 	return true, "healthy", nil
 }

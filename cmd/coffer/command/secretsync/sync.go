@@ -126,15 +126,16 @@ and for as long as it is synced the association owner must. Done again it syncs 
 are not given.
 
 What exists at the destination and was not made here is never overwritten: the status is CONFLICT then, see "coffer sync adopt".
-"coffer sync plan" takes the same flags and shows what would be done. The exit status is 2 unless the secret is synced, or on its way. With -wait
-it is 2 unless all of it is synced before -timeout is over.
+"coffer sync plan" takes the same flags and shows what would be done. The exit status is 2 unless the secret is synced, or on its way, also by
+being tried again. With -exit-code it is 2 unless it is synced; with -wait, unless all of it is synced before -timeout is over.
 
 Examples:
 
   $ coffer sync associate cloud1-sm/prod secret/app
   $ coffer sync associate -granularity=secret-key -exclude='*_TEST' repohost/web secret/ci
   $ coffer sync associate -prefix -wait -deletion-policy=retain cloud3-sm/prod secret/team/`,
-		Flags: append(terms.Flags(), mountFlag(), prefixFlag(), &cli.BoolFlag{Name: "wait", Usage: "wait until all of it is synced"}, &cli.StringFlag{Name: "timeout", Value: "5m", Usage: "with -wait, give up after `DURATION`"}),
+		Flags: append(terms.Flags(), mountFlag(), prefixFlag(), &cli.BoolFlag{Name: "wait", Usage: "wait until all of it is synced"}, &cli.StringFlag{Name: "timeout", Value: "5m", Usage: "with -wait, give up after `DURATION`"},
+			command.ExitCodeFlag("not all of it is synced")),
 	}, func(ctx context.Context, c *command.Call) error {
 		p, body, err := association(ctx, c)
 		if err != nil {
@@ -196,7 +197,7 @@ func printAssociated(c *command.Call, a *command.Response, p destination) error 
 	if s.stuck() {
 		return &command.ExitError{Code: command.ExitServer}
 	}
-	return nil
+	return c.ExitUnless(s.settled(), nil)
 }
 
 func dissociateCommand() *cli.Command {

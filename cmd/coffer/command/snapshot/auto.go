@@ -23,7 +23,7 @@ Examples:
 
 storage_type=local needs a local_root in the servers' configuration; path_prefix is relative to it. storage_type=aws-s3 takes
 aws_s3_bucket, aws_s3_region, aws_s3_endpoint (of a compatible service), aws_access_key_id, aws_secret_access_key and more:
-see docs/operations.md. Without keys the identity of the node is used.
+see docs/backup.md. Without keys the identity of the node is used.
 
 Examples:
 

@@ -16,7 +16,6 @@ var Elsewhere = map[string]string{
 	"env":       `programs are run with secrets by "coffer run", and "coffer export dotenv" prints them`,
 	"logout":    `a token is given up with "coffer token revoke -self"`,
 	"profile":   `several clusters are kept with "coffer context"`,
-	"debug":     `see "coffer operator diagnose" and "coffer monitor"`,
 	"diagnose":  `see "coffer operator diagnose"`,
 	"init":      `see "coffer operator init"`,
 	"unseal":    `see "coffer operator unseal"`,

@@ -107,7 +107,7 @@ var Ignored = map[string]map[string]Key{
 	"storage": {
 		"autopilot_reconcile_interval":             {anyDuration, "autopilot looks at every change and every few seconds"},
 		"autopilot_update_interval":                {anyDuration, "autopilot looks at every change and every few seconds"},
-		"autopilot_upgrade_version":                {anyText, "upgrades go node by node, see docs/operations.md"},
+		"autopilot_upgrade_version":                {anyText, "upgrades go node by node, see docs/upgrade.md"},
 		"autopilot_redundancy_zone":                {anyText, "every node votes unless retry_join_as_non_voter is set"},
 		"raft_wal":                                 {anyBool, "Coffer has one kind of log, with checksums"},
 		"raft_log_verifier_enabled":                {anyBool, "the log is always verified"},

@@ -78,7 +78,11 @@ func openFiles(c *config.Config, node string, log *slog.Logger) (*Files, error) 
 	if err != nil {
 		return nil, err
 	}
-	machine, err := fsm.Open(dir, fsm.Options{Logger: log, Log: changes, Identity: identity})
+	whole := c.Storage.VerifyAtStart
+	if whole == 0 {
+		whole = -1
+	}
+	machine, err := fsm.Open(dir, fsm.Options{Logger: log, Log: changes, Identity: identity, WholeBytes: whole})
 	if err != nil {
 		return nil, errors.Join(err, changes.Close())
 	}
@@ -105,7 +109,7 @@ func setLogsAside(s config.Storage, log *slog.Logger) error {
 		left = append(left, "wal")
 	}
 	if len(s.RetryJoin) > 0 && raftlog.IsUsed(s.Path) {
-		left = append(left, "raft.db")
+		left = append(left, raftlog.FileName, raftlog.JournalName)
 	}
 	if len(left) == 0 {
 		return nil

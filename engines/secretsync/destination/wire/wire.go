@@ -28,6 +28,9 @@ const CallTimeout = 30 * time.Second
 // maxBody is the default of Client.MaxBody.
 const maxBody = 8 << 20
 
+// maxRefusal is how much of the body of a response with another status than 2xx is read: the message of the vendor, not its data.
+const maxRefusal = 64 << 10
+
 // Client makes calls. Safe for concurrent use.
 type Client struct {
 	Vendor     string      // as texts of errors name it
@@ -122,13 +125,14 @@ func (c *Client) Do(ctx context.Context, what Call) (*Response, error) {
 		return nil, destination.NoResponse(c.Vendor, err, what.Writes && sent.Load())
 	}
 	defer resp.Body.Close()
-	most := c.MaxBody
-	if most == 0 {
-		most = maxBody
+	ok := resp.StatusCode >= 200 && resp.StatusCode <= 299
+	most := cmp.Or(c.MaxBody, maxBody)
+	if !ok {
+		most = maxRefusal
 	}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, most+1))
 	switch whole := err == nil && int64(len(body)) <= most; {
-	case whole || resp.StatusCode < 200 || resp.StatusCode > 299: // the status says enough
+	case whole || !ok: // the status says enough
 		return &Response{Status: resp.StatusCode, Header: resp.Header, Body: body, writes: what.Writes}, nil
 	case err != nil:
 		return nil, destination.NoResponse(c.Vendor, err, what.Writes)

@@ -1,0 +1,17 @@
+package raftlog
+
+import (
+	"os"
+	"syscall"
+)
+
+// syncData makes what was written within a file durable.
+func syncData(f *os.File) error {
+	for {
+		if err := syscall.Fdatasync(int(f.Fd())); err == nil {
+			return nil
+		} else if err != syscall.EINTR {
+			return &os.PathError{Op: "fdatasync", Path: f.Name(), Err: err}
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package boltfile
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+)
+
+const (
+	metaFlag = 4
+	freeFlag = 16
+	noList   = ^uint64(0)
+)
+
+// SetFree writes a list of the pages that are free into a closed file, as bbolt would, so that bbolt does not look for them: that takes a
+// walk through all pages. used is the truth. The list is in a transaction of its own. It is behind the pages that were ever in use, and belongs
+// to the file until bbolt's next transaction. Both meta pages must be whole.
+func SetFree(f *os.File, used func(id uint64) bool) error {
+	now, err := newestMeta(f)
+	if err != nil {
+		return err
+	}
+	ids := make([]byte, 0, 64<<10)
+	for id := uint64(2); id < now.high; id++ {
+		if !used(id) {
+			ids = native.AppendUint64(ids, id)
+		}
+	}
+	count, words := uint64(len(ids)/8), uint64(len(ids)/8)
+	if count >= 0xffff {
+		words++ // the first one is then the number
+	}
+	pages := (pageHeaderSize + 8*words + now.pageSize - 1) / now.pageSize
+	list := make([]byte, pageHeaderSize, pages*now.pageSize)
+	native.PutUint64(list, now.high)
+	native.PutUint16(list[8:], freeFlag)
+	native.PutUint16(list[10:], uint16(min(count, 0xffff)))
+	native.PutUint32(list[12:], uint32(pages-1))
+	if words > count {
+		list = native.AppendUint64(list, count)
+	}
+	list = append(list, ids...)[:cap(list)]
+	if _, err := f.WriteAt(list, int64(now.high*now.pageSize)); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	return writeMeta(f, now, now.high+pages, now.high)
+}
+
+// ForgetFree takes the list of free pages out of a closed file that has one: bbolt then looks for them.
+func ForgetFree(f *os.File) error {
+	now, err := newestMeta(f)
+	if err != nil || now.list == noList {
+		return err
+	}
+	return writeMeta(f, now, now.high, noList)
+}
+
+// writeMeta writes the meta page of a transaction after now, which has the same root.
+func writeMeta(f *os.File, now meta, high, list uint64) error {
+	page := make([]byte, pageHeaderSize+metaSize)
+	if _, err := f.ReadAt(page, int64(now.tx%2*now.pageSize)); err != nil {
+		return readError("its meta page", err)
+	}
+	if m, err := parseMeta(page); err != nil || m.tx != now.tx {
+		return errors.Join(fmt.Errorf("meta page %d is not that of transaction %d", now.tx%2, now.tx), err)
+	}
+	next := now.tx + 1
+	native.PutUint64(page, next%2)
+	native.PutUint16(page[8:], metaFlag)
+	m := page[pageHeaderSize:]
+	native.PutUint64(m[32:], list)
+	native.PutUint64(m[40:], high)
+	native.PutUint64(m[48:], next)
+	sum := fnv.New64a()
+	sum.Write(m[:metaSize-8])
+	native.PutUint64(m[metaSize-8:], sum.Sum64())
+	if _, err := f.WriteAt(page, int64(next%2*now.pageSize)); err != nil {
+		return err
+	}
+	return f.Sync()
+}

@@ -1,0 +1,127 @@
+package boltfile
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.etcd.io/bbolt"
+)
+
+// SetFree gives a file the list of free pages that bbolt would find itself, also one that is longer than a page says; ForgetFree takes it
+// away. bbolt goes on with either.
+func TestSetFree(t *testing.T) {
+	for _, keys := range []int{1, 3000, 50_000} {
+		path := filepath.Join(t.TempDir(), "f.db")
+		o := Options(0)
+		o.PageSize, o.NoSync, o.NoStatistics = 1024, true, false
+		db, err := bbolt.Open(path, 0o600, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fill := func(tx *bbolt.Tx, value byte) error {
+			b, err := tx.CreateBucketIfNotExists([]byte("data"))
+			for i := 0; err == nil && i < keys; i++ {
+				err = b.Put(fmt.Appendf(nil, "%08d", i), append(make([]byte, 1000), value))
+			}
+			return err
+		}
+		if err := db.Update(func(tx *bbolt.Tx) error { return fill(tx, 1) }); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Update(func(tx *bbolt.Tx) error { // most pages become free
+			b := tx.Bucket([]byte("data"))
+			for i := 1; i < keys; i++ {
+				if err := b.Delete(fmt.Appendf(nil, "%08d", i)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if err := db.Close(); err != nil {
+			t.Fatal(err)
+		}
+		reopen := func() (free int) {
+			db, err := bbolt.Open(path, 0o600, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			free = db.Stats().FreePageN
+			for value := range byte(3) {
+				if err := db.Update(func(tx *bbolt.Tx) error { return tx.Bucket([]byte("data")).Put([]byte("00000000"), []byte{value}) }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := db.View(func(tx *bbolt.Tx) error {
+				for err := range tx.Check() {
+					t.Error(err)
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			if err := db.Close(); err != nil {
+				t.Fatal(err)
+			}
+			return free
+		}
+		found := reopen() // bbolt looks for them
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		used := map[uint64]bool{}
+		for id, seen := range usedIn(t, f) {
+			used[uint64(id)] = seen
+		}
+		set := func() {
+			t.Helper()
+			if err := SetFree(f, func(id uint64) bool { return used[id] }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		set()
+		if err := ForgetFree(f); err != nil {
+			t.Fatal(err)
+		}
+		if err := ForgetFree(f); err != nil { // there is none
+			t.Fatal(err)
+		}
+		if m, err := newestMeta(f); err != nil || m.list != noList {
+			t.Fatalf("after ForgetFree the list is at %d: %v", m.list, err)
+		}
+		set()
+		listed := reopen()
+		if keys > 30_000 && listed < 0xffff || listed < found {
+			t.Errorf("%d keys: bbolt read %d free pages from the list, and found %d itself", keys, listed, found)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// usedIn returns which pages of a closed file are in use.
+func usedIn(t *testing.T, f *os.File) []bool {
+	t.Helper()
+	now, err := newestMeta(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &walker{f: f, pageSize: int64(now.pageSize), high: now.high, seen: make([]bool, now.high)}
+	err = w.bucket(now.root, func(_ uint32, _, value []byte) error {
+		outer := w.last
+		defer func() { w.last = outer }()
+		if root := native.Uint64(value); root != 0 {
+			return w.bucket(root, func(uint32, []byte, []byte) error { return nil })
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.seen
+}

@@ -1,0 +1,6 @@
+//go:build !linux
+
+package boltfile
+
+// Unmap does nothing here.
+func Unmap([]byte) error { return nil }
