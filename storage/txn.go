@@ -1,9 +1,9 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -69,18 +69,21 @@ func (t *Txn) Delete(key Key) { t.writes[key] = nil }
 
 // Batch returns what was collected, in key order, and what was expected.
 func (t *Txn) Batch() Batch {
-	var b Batch
-	for _, k := range slices.Sorted(maps.Keys(t.reads)) {
-		b.Reads = append(b.Reads, Read{Key: k, Version: t.reads[k].Version})
+	b := Batch{Reads: slices.Grow([]Read(nil), len(t.reads)+len(t.expected))}
+	for k, r := range t.reads {
+		b.Reads = append(b.Reads, Read{Key: k, Version: r.Version})
 	}
+	slices.SortFunc(b.Reads, func(x, y Read) int { return cmp.Compare(x.Key, y.Key) })
 	b.Reads = append(b.Reads, t.expected...)
-	for _, k := range slices.Sorted(maps.Keys(t.writes)) {
-		if w := t.writes[k]; w == nil {
+	for k, w := range t.writes {
+		if w == nil {
 			b.Deletes = append(b.Deletes, k)
 		} else {
 			b.Puts = append(b.Puts, Put{Key: k, Value: *w})
 		}
 	}
+	slices.Sort(b.Deletes)
+	slices.SortFunc(b.Puts, func(x, y Put) int { return cmp.Compare(x.Key, y.Key) })
 	return b
 }
 
