@@ -46,9 +46,8 @@ check: ## in a minute or so: formatting, vet, what may import what, and the test
 test: ## every test: with the race detector the tests beside the code, and the servers of the tests in test/ of what happens at once
 	$(MAKE) --no-print-directory -j2 bin/coffer-race build
 	@status=0; export GOGC=$${GOGC:-1200} COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-50} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race COFFER_TEST_CLIENT=$(CURDIR)/bin/coffer GORACE=$${GORACE:-atexit_sleep_ms=0}; set -x; \
-	{ beside=$$(mktemp); go test $(RACE) -p=2 -vet=off -shuffle=on -timeout=10m -json ./... >$$beside 2>&1 & raced=$$!; \
-	go test -p=2 -vet=off -shuffle=on -timeout=10m -json $(LONGEST) ./test/... || status=1; \
-	wait $$raced || status=1; cat $$beside; rm $$beside; exit $$status; } | $(TALLY)
+	{ go test -p=$(PACKAGES) -vet=off -shuffle=on -timeout=10m -json $(LONGEST) ./test/... || status=1; \
+	go test $(RACE) -p=$(PACKAGES) -vet=off -shuffle=on -timeout=10m -json ./... || status=1; exit $$status; } | $(TALLY)
 
 .PHONY: simulate
 simulate: ## replication, and secret sync, by seed: 20,000 of them; COFFER_SIM_SEEDS=n for more, COFFER_SIM_SEED=n for one and its trace
