@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"path/filepath"
@@ -201,15 +202,7 @@ func (l *Log) beginFold() (b batch, ok bool) {
 	return batch{slices.Clone(l.recent[from:max(from, to)]), l.first, j.end, journalRef{j.id, j.generation}}, true
 }
 
-func compareIndex(e *raft.Log, index uint64) int {
-	switch {
-	case e.Index < index:
-		return -1
-	case e.Index > index:
-		return 1
-	}
-	return 0
-}
+func compareIndex(e *raft.Log, index uint64) int { return cmp.Compare(e.Index, index) }
 
 func (l *Log) storeBatch(b batch) error {
 	sealed := make([]*raft.Log, 0, len(b.entries)+1)

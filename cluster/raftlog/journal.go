@@ -111,7 +111,7 @@ func createJournal(path string, half int64) error {
 		err = boltfile.Rename(temporary, path)
 	}
 	if err != nil {
-		os.Remove(temporary) //nolint:errcheck // it takes room, and harms nobody
+		os.Remove(temporary) //nolint:errcheck // it takes room only
 	}
 	return err
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/coffer-project/coffer/storage/record"
 )
 
-// trusting has checksums beside the file, however small it is, and folds when it is told to.
+// trusting has checksums beside the file, however small it is, and folds on demand only.
 func trusting(dir string) Options {
 	return Options{FoldInterval: 1 << 40, Sums: filepath.Join(dir, "sums"), WholeBytes: -1, Incarnation: 7, Node: 9}
 }

@@ -3,6 +3,7 @@
 package debug
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -53,8 +54,11 @@ type source struct {
 	target, path string
 	params       map[string]string
 	once         bool   // at the start only
-	ext          string // of its files
+	ext          string // of its files; "": json
 }
+
+// stamp is how times stand in names of files.
+const stamp = "20060102T150405Z"
 
 const profileTime = 5 * time.Second
 
@@ -123,10 +127,7 @@ func collect(ctx context.Context, c *command.Call) error {
 		return err
 	}
 	begun := time.Now().UTC()
-	out := c.String("output")
-	if out == "" {
-		out = "coffer-debug-" + begun.Format("20060102T150405Z") + ".tar.gz"
-	}
+	out := cmp.Or(c.String("output"), "coffer-debug-"+begun.Format(stamp)+".tar.gz")
 	k := &collector{Call: c, targets: targets, refused: map[string]bool{}, index: index{Address: client.Address(), Begun: begun, Targets: targets, Missing: []missing{}}}
 	err = local.WriteNew(out, c.Bool("force"), func(f *os.File) error {
 		k.archive = newArchive(f)
@@ -189,7 +190,7 @@ func (k *collector) run(ctx context.Context, duration, interval time.Duration) e
 
 // sample asks for everything once.
 func (k *collector) sample(ctx context.Context, round int) error {
-	at := time.Now().UTC().Format("20060102T150405Z")
+	at := time.Now().UTC().Format(stamp)
 	for _, s := range sources {
 		if s.once && round > 0 || !slices.Contains(k.targets, s.target) || k.refused[s.path] || ctx.Err() != nil {
 			continue
@@ -198,15 +199,11 @@ func (k *collector) sample(ctx context.Context, round int) error {
 		if !s.once {
 			name += "-" + at
 		}
-		ext := s.ext
-		if ext == "" {
-			ext = "json"
-		}
 		text, err := k.ask(ctx, s)
 		if err != nil && ctx.Err() == nil {
 			k.refused[s.path] = true
 		}
-		if err := k.put(name+"."+ext, text, err); err != nil {
+		if err := k.put(name+"."+cmp.Or(s.ext, "json"), text, err); err != nil {
 			return err
 		}
 	}
