@@ -77,7 +77,7 @@ e2e: build ## clients in other languages, the web UI in a real browser, real SAM
 	test/e2e/run
 
 .PHONY: terraform
-terraform: build plugins ## Terraform with the Vault provider, resource by resource, and docs/terraform.md from that (needs terraform or tofu; COFFER_TERRAFORM_PROVIDER=file, the provider's program)
+terraform: build plugins ## Terraform with the Vault provider, resource by resource, and docs/terraform.md from that (needs terraform or tofu, and moto_server, which make e2e installs; COFFER_TERRAFORM_PROVIDER=file, the provider's program)
 	test/e2e/terraform/run
 
 .PHONY: chaos
