@@ -23,6 +23,7 @@ type Options struct {
 	Secrets int           // in the restart measurement
 	Leases  int           // in the measurement of leases, and as many tokens
 	Kills   int           // of leaders, in the failover measurement
+	Peer    string        // program of another server of the family, or ""
 }
 
 // Bench collects rows. It is for one goroutine at a time.
