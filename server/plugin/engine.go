@@ -134,7 +134,7 @@ func (e *engine) posted(ctx context.Context, req *engines.Request) (*engines.Res
 		query.Set("error", form.Error)
 		query.Set("error_description", form.Description)
 	}
-	to := url.URL{Path: "/ui/vault/auth/" + e.mount.Path + "oidc/callback", RawQuery: query.Encode()}
+	to := url.URL{Path: "/ui/vault/" + e.mount.Path + "oidc/callback", RawQuery: query.Encode()}
 	return &engines.Response{Status: http.StatusSeeOther, Raw: &engines.Raw{Header: http.Header{"Location": {to.String()}}}}, nil
 }
 
