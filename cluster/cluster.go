@@ -190,6 +190,9 @@ type Stats struct {
 	LogSyncs         uint64        // synced writes to the log's file
 	LogSyncTime      time.Duration // spent in them
 	LogBytes         int64         // live log, payload
+	LogFolds         uint64        // times that entries moved from the journal to raft.db, or could not
+	LogFoldTime      time.Duration // spent in that
+	LogFoldBytes     uint64        // of the entries that moved
 	TrailingLogs     uint64        // entries kept behind a snapshot, as in use
 	Elections        uint64        // times this node became leader
 	ForwardsIn       uint64        // requests served for other nodes, and sent to the leader

@@ -231,6 +231,9 @@ func (l *Log) endFold(b batch) {
 	defer l.mu.Unlock()
 	l.journal.inBolt = b.to.generation
 	l.folded = b.last
+	for _, e := range b.entries {
+		l.FoldBytes.Add(uint64(len(e.Data) + entryOverhead))
+	}
 }
 
 // recover moves what a journal has to raft.db, which then names none.

@@ -67,6 +67,10 @@ type Log struct {
 	Syncs    atomic.Uint64 // of appends and votes
 	SyncTime atomic.Int64
 
+	// Folds of the journal, the time that they took, also those that failed, and the bytes of the entries that they moved.
+	Folds, FoldBytes atomic.Uint64
+	FoldTime         atomic.Int64
+
 	// onDamage is called when the open file turns out to be damaged; it may be nil. damage ends its use.
 	OnDamage func(error)
 	damage   atomic.Pointer[storage.CorruptError]
@@ -203,11 +207,14 @@ func (l *Log) time(w *stopwatch, write func() error) (err error) {
 			failed.Store(nil)
 		}
 		w.since.Store(nil)
-		if w == &l.folds || w == &l.deletes {
-			return
+		switch took := int64(time.Since(begin)); w {
+		case &l.folds:
+			l.Folds.Add(1)
+			l.FoldTime.Add(took)
+		case &l.appends, &l.votes:
+			l.Syncs.Add(1)
+			l.SyncTime.Add(took)
 		}
-		l.Syncs.Add(1)
-		l.SyncTime.Add(int64(time.Since(begin)))
 	}()
 	if l.Fault != nil {
 		if err := l.Fault(); err != nil {

@@ -149,6 +149,8 @@ func (c clusterOf) Numbers() map[string]float64 {
 		"raft_behind_seconds": behind, "raft_current": bit(s.Current), "raft_disk_failing": bit(s.DiskFailing),
 		"raft_leader_last_contact_seconds": max(0, s.LastContact).Seconds(), "raft_elections_total": float64(s.Elections),
 		"raft_log_syncs_total": float64(s.LogSyncs), "raft_log_sync_seconds_total": s.LogSyncTime.Seconds(),
+		"raft_log_folds_total": float64(s.LogFolds), "raft_log_fold_seconds_total": s.LogFoldTime.Seconds(),
+		"raft_log_fold_bytes_total": float64(s.LogFoldBytes),
 		"raft_log_bytes": float64(s.LogBytes), "raft_trailing_logs": float64(s.TrailingLogs),
 		"raft_snapshots_sent_total": float64(s.SnapshotsSent), "raft_restarts_total": float64(s.RaftRestarts),
 		"raft_verified": bit(s.Verified), "raft_checkpoint_index": float64(s.CheckpointSeen),
