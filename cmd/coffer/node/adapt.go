@@ -151,7 +151,7 @@ func (c clusterOf) Numbers() map[string]float64 {
 		"raft_log_syncs_total": float64(s.LogSyncs), "raft_log_sync_seconds_total": s.LogSyncTime.Seconds(),
 		"raft_log_folds_total": float64(s.LogFolds), "raft_log_fold_seconds_total": s.LogFoldTime.Seconds(),
 		"raft_log_fold_bytes_total": float64(s.LogFoldBytes),
-		"raft_log_bytes": float64(s.LogBytes), "raft_trailing_logs": float64(s.TrailingLogs),
+		"raft_log_bytes":            float64(s.LogBytes), "raft_trailing_logs": float64(s.TrailingLogs),
 		"raft_snapshots_sent_total": float64(s.SnapshotsSent), "raft_restarts_total": float64(s.RaftRestarts),
 		"raft_verified": bit(s.Verified), "raft_checkpoint_index": float64(s.CheckpointSeen),
 		"raft_states_undecided": bit(s.Undecided), "raft_votes_withdrawn_total": float64(s.VotesWithdrawn), "raft_members_differing_total": float64(s.Differing),
