@@ -116,6 +116,12 @@ func (w *world) found() {
 	w.now.mounted = w.now.power.Now()
 }
 
+// audit has the first node write an audit log.
+func (w *world) audit() {
+	w.Nodes[0].MustDo("POST", "/v1/sys/audit/file", map[string]any{"type": "file", "options": map[string]any{"file_path": w.dirs[0] + "/audit.log"}})
+	w.now.audited = w.now.power.Now()
+}
+
 // snapshot lets a schedule take one, and records its name.
 func (w *world) snapshot(n *harness.Node, name string) {
 	w.Helper()
@@ -363,9 +369,8 @@ func parts(t *testing.T, seed uint64, points int, run func(t *testing.T, seed ui
 func oneNode(t *testing.T, seed uint64) *world {
 	w := newWorld(t, 1, seed, harness.Options{Config: "snapshots {\n  local_root = \"{disk}/snapshots\"\n}"})
 	w.found()
+	w.audit()
 	n := w.Nodes[0]
-	n.MustDo("POST", "/v1/sys/audit/file", map[string]any{"type": "file", "options": map[string]any{"file_path": w.dirs[0] + "/audit.log"}})
-	w.now.audited = w.now.power.Now()
 	w.EnablePrimary()
 	w.load(80)
 	n.MustDo("POST", "/v1/sys/rotate", nil)
@@ -444,8 +449,9 @@ func TestFailedSyncs(t *testing.T) {
 	points := number(t, "COFFER_POWER_POINTS", 300) / 3
 	w := newWorld(t, 1, seed, harness.Options{})
 	w.found()
+	w.audit()
 	r := w.now
-	r.from = r.power.Now()
+	r.from = r.audited
 	random, failed := rand.New(rand.NewPCG(seed, 2)), 0
 	r.disks[0].FailSyncs(func(s powerfs.Sync) bool {
 		fail := random.IntN(25) == 0
