@@ -47,7 +47,7 @@ func (o *Options) check(f *os.File, path, name string) (*verifier, error) {
 	if err != nil {
 		return nil, err
 	}
-	if m, err := boltpage.NewestMeta(found.read); err != nil || m.Freelist != boltpage.NoFreelist {
+	if m, _, err := boltpage.Metas(found.read); err != nil || m.Freelist != boltpage.NoFreelist {
 		if err = errors.Join(err, boltfile.ForgetFree(f)); err != nil { // the list has not been checked
 			return nil, &storage.CorruptError{File: name, Detail: err.Error()}
 		}

@@ -73,7 +73,7 @@ func (v *verifier) verify() error {
 
 // open reads the meta pages.
 func (v *verifier) open() (boltpage.Meta, error) {
-	m, err := boltpage.NewestMeta(v.read)
+	m, _, err := boltpage.Metas(v.read)
 	if err != nil {
 		return m, err
 	}

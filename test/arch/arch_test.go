@@ -26,6 +26,7 @@ var plan = []struct{ of, may string }{
 	{"storage/fsm", "proto/* storage storage/boltfile storage/boltstore storage/lthash storage/record"},
 	{"storage/boltstore", "storage storage/boltfile storage/boltpage storage/lthash storage/pagesums storage/record storage/scrub"},
 	{"storage/pagesums", "storage/boltfile"},
+	{"storage/boltfile", "storage/boltpage"},
 	{"storage/wal", "storage storage/scrub"},
 	{"storage/fsm/stream", "storage storage/boltstore storage/record"},
 	{"storage/*", "proto/* storage"},
