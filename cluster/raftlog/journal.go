@@ -9,6 +9,7 @@ import (
 	"hash/crc32"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -54,7 +55,7 @@ type journal struct {
 	at         int64  // where in its half the next record begins
 	inBolt     uint64 // the generation that raft.db names; it is generation, or the one before
 	end        uint64 // last entry of the generation before, if that is not in raft.db
-	suspect    bool   // a write failed, and may be there all the same: nothing is written behind it
+	suspect    bool   // a write failed, there or in raft.db, and may have been done all the same: nothing is written behind it
 
 	payload, sectors []byte // scratch
 }
@@ -88,12 +89,12 @@ func beginJournal(path string, half int64, identity []byte) (*journal, error) {
 	return &journal{file: file, id: binary.BigEndian.Uint64(id), half: half, generation: 1, inBolt: 1}, nil
 }
 
-// createJournal makes the file unless it is there in its size. It writes zeros, because what is only allocated would need more than its
-// data to be durable when it is written.
+// createJournal makes the file unless it is there in its size and none of it is damaged: what is stale would be read after a crash, too. It writes
+// zeros, because what is only allocated would need more than its data to be durable when it is written.
 func createJournal(path string, half int64) error {
 	size := journalBlock + 2*half
-	if info, err := os.Stat(path); err == nil && info.Size() == size {
-		return nil
+	if b, err := os.ReadFile(path); err == nil && int64(len(b)) == size && wholeSectors(b[journalBlock:]) {
+		return boltfile.SyncDir(filepath.Dir(path))
 	}
 	temporary := path + ".new"
 	file, err := os.OpenFile(temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
@@ -116,14 +117,23 @@ func createJournal(path string, half int64) error {
 	return err
 }
 
+func wholeSectors(b []byte) bool {
+	for at := 0; at < len(b); at += sectorBytes {
+		if _, err := parseSector(b[at : at+sectorBytes]); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
 // frame makes the sectors of a record of entries, which are sealed, at the place for the next one. false: there is no room for it.
 func (j *journal) frame(sealed []*raft.Log) bool {
 	j.payload = j.payload[:0]
 	for _, e := range sealed {
-		j.payload = appendEntry(j.payload, e)
-		if int64(len(j.payload)) > j.half {
+		if int64(len(j.payload)+entryHead+len(e.Data)+len(e.Extensions)) > j.half {
 			return false
 		}
+		j.payload = appendEntry(j.payload, e)
 	}
 	rest := j.payload
 	j.sectors = j.sectors[:0]
@@ -253,8 +263,15 @@ func readHalves(b []byte, ref journalRef) ([]*raft.Log, error) {
 		if err != nil {
 			return nil, err
 		}
-		if generation > ref.generation && len(all) == 0 && len(entries) > 0 {
+		switch {
+		case generation == ref.generation:
+		case len(all) == 0 && len(entries) > 0:
 			return nil, errors.New("the first entries in it are lost")
+		case len(entries) == 0 && ref.generation > 1:
+			// The generation before ref is still there, but for what was torn: it had entries.
+			if s, err := parseSector(half[:sectorBytes]); err != nil || s.id != ref.id || s.generation+1 < ref.generation {
+				return nil, errors.New("it is from an earlier time than " + FileName + " beside it")
+			}
 		}
 		all = append(all, entries...)
 	}

@@ -14,6 +14,7 @@ import (
 	"hash/crc32"
 	"math"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,6 +63,7 @@ type Log struct {
 	appends  stopwatch
 	votes    stopwatch // of the stable store
 	folds    stopwatch
+	deletes  stopwatch
 	Syncs    atomic.Uint64 // of appends and votes
 	SyncTime atomic.Int64
 
@@ -82,6 +84,7 @@ type Log struct {
 	foldFailed atomic.Pointer[error]
 	wake, stop chan struct{}
 	folding    sync.WaitGroup
+	beginLoop  sync.Once
 	identity   func() []byte // of the data directory, nil if it has none
 
 	mu          sync.RWMutex
@@ -118,7 +121,10 @@ func open(path string, create bool, identity storage.FileIdentity) (*Log, *Stabl
 	if err != nil {
 		return nil, nil, err
 	}
-	_ = shrink(path, found.bytes) // without room for a copy it stays as it is
+	_ = shrink(path, found.bytes)                                // without room for a copy it stays as it is
+	if err := boltfile.SyncDir(filepath.Dir(path)); err != nil { // a process may have ended between a rename and that
+		return nil, nil, fmt.Errorf("opening %s: %w", path, err)
+	}
 	bolt, err := openBolt(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening %s: %w", path, err)
@@ -197,7 +203,7 @@ func (l *Log) time(w *stopwatch, write func() error) (err error) {
 			failed.Store(nil)
 		}
 		w.since.Store(nil)
-		if w == &l.folds {
+		if w == &l.folds || w == &l.deletes {
 			return
 		}
 		l.Syncs.Add(1)
@@ -224,7 +230,7 @@ func (l *Log) Failure() error {
 // StalledFor returns how long the longest write under way has been running, 0 if there is none.
 func (l *Log) StalledFor() time.Duration {
 	var longest time.Duration
-	for _, w := range []*stopwatch{&l.appends, &l.votes, &l.folds} {
+	for _, w := range []*stopwatch{&l.appends, &l.votes, &l.folds, &l.deletes} {
 		if since := w.since.Load(); since != nil {
 			longest = max(longest, time.Since(*since))
 		}
@@ -345,8 +351,13 @@ func (l *Log) note(entries []*raft.Log, folded uint64) {
 	l.remember(entries)
 }
 
+// write stores entries and the header in raft.db. foldMu and writeMu are held, and everything is folded.
 func (l *Log) write(sealed []*raft.Log) error {
-	return l.time(&l.appends, func() error { return l.change(func() error { return l.bolt.StoreLogs(sealed) }) })
+	err := l.time(&l.appends, func() error { return l.change(func() error { return l.bolt.StoreLogs(sealed) }) })
+	if err != nil && l.journal != nil {
+		l.journal.suspect = true // raft.db may have it all the same: what follows in the journal would not fit
+	}
+	return err
 }
 
 // remember keeps the newest entries, without holes and within recentMaxBytes: always the last one, and those that raft.db does not have.
@@ -380,7 +391,8 @@ func (l *Log) DeleteRange(from, to uint64) error {
 	if err != nil {
 		return err
 	}
-	return l.deleteChunks(from, to)
+	_ = l.deleteChunks(from, to) // Raft would ask for them again, and they are not in the log any more. The next Open tries again
+	return nil
 }
 
 // Truncate deletes the entries from one on, also those that were applied: for tests of a log that lost its tail.
@@ -469,7 +481,10 @@ func (l *Log) disown(from, to uint64) (uint64, uint64, error) {
 
 func (l *Log) deleteChunks(from, to uint64) error {
 	for lo := from; lo <= to; lo += deleteChunk {
-		if err := l.change(func() error { return l.bolt.DeleteRange(lo, min(to, lo+deleteChunk-1)) }); err != nil {
+		err := l.time(&l.deletes, func() error {
+			return l.change(func() error { return l.bolt.DeleteRange(lo, min(to, lo+deleteChunk-1)) })
+		})
+		if err != nil {
 			return err
 		}
 		if lo > math.MaxUint64-deleteChunk {
