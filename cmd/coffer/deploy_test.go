@@ -13,7 +13,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/coffer-project/coffer/cmd/coffer/config"
 	"github.com/coffer-project/coffer/server/snapshots"
 )
 
