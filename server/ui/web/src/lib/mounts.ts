@@ -1,15 +1,20 @@
 // What the engines and auth methods have in them: a table that the page of a mount goes by.
 
+import type { Problem } from './api'
+import { sentence } from './format'
 import { lines, pairs, words } from './identity'
 
 export interface Field {
   name: string
   label: string
-  /** How it is typed: a text, words, name=value lines, a lifetime, a number, yes or no, a long text, a secret that is never read back. */
-  kind?: 'text' | 'list' | 'map' | 'ttl' | 'number' | 'check' | 'area' | 'secret'
+  /** How it is typed: a text, words, name=value lines, a lifetime, a number, yes or no, a long text, a secret that is never read back, one of several. */
+  kind?: 'text' | 'list' | 'map' | 'ttl' | 'number' | 'check' | 'area' | 'secret' | 'choice'
+  choices?: string[]
   help?: string
   placeholder?: string
   required?: boolean
+  /** What the server takes if it is not given; '' if that cannot be said. */
+  initial?: string
 }
 
 /** Something that a mount has many of, each with a name. */
@@ -146,6 +151,21 @@ configs.oidc = [
   { name: 'oidc_client_secret', label: 'Its secret', kind: 'secret', help: 'Typed again with each change.' },
 ]
 
+/** What a rejected request says of these fields: `field "x": …; y must …; …`. What names none of them belongs to the one before. */
+export function faults(fields: Field[], problem?: Problem): Record<string, string> {
+  const found: Record<string, string> = {}
+  let last = ''
+  for (const said of (problem?.errors ?? []).flatMap((e) => e.split('; '))) {
+    const [, quoted, bare, rest] = /^(?:field "([^"]+)":? |([a-z]\w*) )?([^]*)$/.exec(said)!
+    const name = quoted ?? bare ?? ''
+    if (fields.some((f) => f.name === name)) {
+      found[name] = sentence(quoted ? rest! : said)
+      last = name
+    } else if (last) found[last] += ` ${sentence(said)}`
+  }
+  return found
+}
+
 /** Engines and methods, of which a write of the configuration replaces all of it. */
 export const replaced = ['jwt', 'oidc', 'kubernetes']
 
@@ -173,13 +193,13 @@ export function typed(fields: Field[], have: Record<string, any>): Typed {
         case 'ttl':
           return [f.name, lifetime(Number(v ?? 0))]
         case 'number':
-          return [f.name, Number(v ?? 0)]
+          return [f.name, v ?? f.initial ?? 0]
         case 'check':
-          return [f.name, v ?? f.name === 'bind_secret_id']
+          return [f.name, v ?? (f.initial === 'true' || f.name === 'bind_secret_id')]
         case 'secret':
           return [f.name, '']
       }
-      return [f.name, String(v ?? '')]
+      return [f.name, String(v ?? f.initial ?? '')]
     }),
   )
 }
