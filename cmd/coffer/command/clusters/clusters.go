@@ -55,6 +55,9 @@ func whoami(ctx context.Context, c *command.Call) error {
 	}
 	for _, key := range []string{"display_name", "entity_id", "policies", "identity_policies", "type", "ttl", "renewable", "accessor"} {
 		if v, ok := data[key]; ok {
+			if key == "ttl" && data["expire_time"] == nil {
+				v = response.TokenDuration(0)
+			}
 			rows = append(rows, response.Row{Key: key, Value: v})
 		}
 	}
