@@ -13,7 +13,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/coffer-project/coffer/cmd/coffer/config"
 	"github.com/coffer-project/coffer/server/snapshots"
 )
 
@@ -150,45 +149,6 @@ func TestDashboardAndDocumentationNameRealMetrics(t *testing.T) {
 
 // nodeMetric are metrics of nodes, disks and replication: the dashboard has those that are worth an alert.
 var nodeMetric = regexp.MustCompile(`^coffer_(raft|disk|scrub|replication)_`)
-
-// Every configuration in the documentation must be one: keys that are not known, or values that are not possible, are
-// errors. That parts are missing is fine.
-func TestDocumentedConfigurationsAreRead(t *testing.T) {
-	pages, err := filepath.Glob(filepath.Join(docs, "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	block := regexp.MustCompile("(?s)```hcl\n(.*?)```")
-	seen := 0
-	for _, page := range pages {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, found := range block.FindAllStringSubmatch(string(text), -1) {
-			if strings.HasPrefix(found[1], "path ") {
-				continue // a policy
-			}
-			// There can be one seal: where several are shown, they are alternatives.
-			for i, part := range strings.Split("\n"+found[1], "\nseal ") {
-				if i > 0 {
-					part = "seal " + part
-				}
-				seen++
-				file := filepath.Join(t.TempDir(), "part.hcl")
-				if err := os.WriteFile(file, []byte(part), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := config.Load(file); err != nil {
-					t.Errorf("%s: %v in\n%s", page, err, part)
-				}
-			}
-		}
-	}
-	if seen < 3 {
-		t.Errorf("only %d configurations found", seen)
-	}
-}
 
 // Each node of the Compose file starts with its command line and variables: the configuration passes the check of the server.
 func TestComposeFile(t *testing.T) {
