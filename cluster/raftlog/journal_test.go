@@ -476,7 +476,7 @@ func TestTruncationThatIsNotFinished(t *testing.T) {
 		t.Fatalf("after %d writes: %v", writes, err)
 	}
 	if l.Failure() == nil {
-		t.Error("nobody hears of it")
+		t.Error("Failure does not say so")
 	}
 	l.Fault = nil
 	want := append(entries(1, 5, 1, 100), entries(6, 8, 2, 100)...)
