@@ -233,7 +233,7 @@ func serve(ctx context.Context, cfg *config.Config, reread func() (*config.Confi
 	var life errgroup.Group
 	life.Go(func() error { return n.server.Run(living) })
 	group.Go(func() error { register(stopping); return nil })
-	reloader := &reload.Reloader{Read: reread, Config: &n.config, Audit: n.server, Logs: log, Log: n.log, Dev: devOpts.On}
+	reloader := &reload.Reloader{Read: reread, Config: &n.config, Audit: n.server, Lockout: n.server.SetLockout, Logs: log, Log: n.log, Dev: devOpts.On}
 	for _, l := range listeners {
 		l.http.Handler = l.front(n.front(), headers.Own(cfg, n.server.Node().ID()))
 		l.asks = n.server.WantsCertificates

@@ -14,6 +14,7 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/config"
 	"github.com/coffer-project/coffer/cmd/coffer/node/process"
 	"github.com/coffer-project/coffer/cmd/coffer/node/settings"
+	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/audit/device"
 )
 
@@ -38,6 +39,7 @@ type Reloader struct {
 	Config    *atomic.Pointer[config.Config] // that is in use
 	Listeners []Listener                     // in the order of Config
 	Audit     Audit
+	Lockout   func(engines.LockoutDefaults) // takes what the configuration says of lockouts
 	Logs      *process.Logs
 	Log       *slog.Logger
 	Dev       bool // the configuration in use differs from the one read
@@ -85,6 +87,12 @@ func (r *Reloader) reload(ctx context.Context) {
 			err = r.Audit.DeclareAudit(ctx, devices)
 		}
 		attempt("applying the audit stanzas of the configuration", err)
+		if lockout, err := settings.Lockout(cfg); err != nil {
+			attempt("applying the user_lockout stanzas of the configuration", err)
+		} else if !reflect.DeepEqual(now.UserLockout, cfg.UserLockout) {
+			r.Lockout(lockout)
+			now.UserLockout = cfg.UserLockout
+		}
 		now.LogLevel, now.Audit.Devices, now.Warnings = cfg.LogLevel, cfg.Audit.Devices, cfg.Warnings
 		r.Config.Store(&now)
 		if !r.Dev && !reflect.DeepEqual(&now, cfg) {
