@@ -14,7 +14,6 @@ import (
 	"github.com/coffer-project/coffer/cmd/coffer/config"
 	"github.com/coffer-project/coffer/cmd/coffer/node/process"
 	"github.com/coffer-project/coffer/cmd/coffer/node/settings"
-	"github.com/coffer-project/coffer/engines"
 	"github.com/coffer-project/coffer/server/audit/device"
 )
 
@@ -39,7 +38,7 @@ type Reloader struct {
 	Config    *atomic.Pointer[config.Config] // that is in use
 	Listeners []Listener                     // in the order of Config
 	Audit     Audit
-	Lockout   func(engines.LockoutDefaults) // takes what the configuration says of lockouts
+	Lockout   func(*config.Config) error // takes what a configuration says of lockouts
 	Logs      *process.Logs
 	Log       *slog.Logger
 	Dev       bool // the configuration in use differs from the one read
@@ -87,11 +86,12 @@ func (r *Reloader) reload(ctx context.Context) {
 			err = r.Audit.DeclareAudit(ctx, devices)
 		}
 		attempt("applying the audit stanzas of the configuration", err)
-		if lockout, err := settings.Lockout(cfg); err != nil {
+		if !reflect.DeepEqual(now.UserLockout, cfg.UserLockout) {
+			err := r.Lockout(cfg)
 			attempt("applying the user_lockout stanzas of the configuration", err)
-		} else if !reflect.DeepEqual(now.UserLockout, cfg.UserLockout) {
-			r.Lockout(lockout)
-			now.UserLockout = cfg.UserLockout
+			if err == nil {
+				now.UserLockout = cfg.UserLockout
+			}
 		}
 		now.LogLevel, now.Audit.Devices, now.Warnings = cfg.LogLevel, cfg.Audit.Devices, cfg.Warnings
 		r.Config.Store(&now)
