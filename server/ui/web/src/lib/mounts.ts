@@ -1,15 +1,22 @@
 // What the engines and auth methods have in them: a table that the page of a mount goes by.
 
+import type { Problem } from './api'
+import { sentence } from './format'
 import { lines, pairs, words } from './identity'
 
 export interface Field {
   name: string
   label: string
-  /** How it is typed: a text, words, name=value lines, a lifetime, a number, yes or no, a long text, a secret that is never read back. */
-  kind?: 'text' | 'list' | 'map' | 'ttl' | 'number' | 'check' | 'area' | 'secret'
+  /** How it is typed: a text, words, name=value lines, a lifetime, a number, yes or no, a long text, a secret that is never read back, one of several. */
+  kind?: 'text' | 'list' | 'map' | 'ttl' | 'number' | 'check' | 'area' | 'secret' | 'choice'
+  choices?: string[]
   help?: string
   placeholder?: string
   required?: boolean
+  /** Of a long text. */
+  rows?: number
+  /** What the server takes if it is not given; '' if that cannot be said. */
+  initial?: string
 }
 
 /** Something that a mount has many of, each with a name. */
@@ -17,6 +24,9 @@ export interface Kind {
   path: string
   title: string
   one: string
+  many?: string
+  /** What a deletion does, if it is not that what was handed out stays. */
+  gone?: string
   fields: Field[]
   /** Sent unseen: with a new one these, with a change what it has of them. */
   fixed?: Record<string, unknown>
@@ -146,6 +156,21 @@ configs.oidc = [
   { name: 'oidc_client_secret', label: 'Its secret', kind: 'secret', help: 'Typed again with each change.' },
 ]
 
+/** What a rejected request says of these fields: `field "x": …; y must …; …`. What names none of them belongs to the one before. */
+export function faults(fields: Field[], problem?: Problem): Record<string, string> {
+  const found: Record<string, string> = {}
+  let last = ''
+  for (const said of (problem?.errors ?? []).flatMap((e) => e.split('; '))) {
+    const [, quoted, bare, rest] = /^(?:field "([^"]+)":? |([a-z]\w*) )?([^]*)$/.exec(said)!
+    const name = quoted ?? bare ?? ''
+    if (fields.some((f) => f.name === name)) {
+      found[name] = sentence(quoted ? rest! : said)
+      last = name
+    } else if (last) found[last] += ` ${sentence(said)}`
+  }
+  return found
+}
+
 /** Engines and methods, of which a write of the configuration replaces all of it. */
 export const replaced = ['jwt', 'oidc', 'kubernetes']
 
@@ -173,16 +198,19 @@ export function typed(fields: Field[], have: Record<string, any>): Typed {
         case 'ttl':
           return [f.name, lifetime(Number(v ?? 0))]
         case 'number':
-          return [f.name, Number(v ?? 0)]
+          return [f.name, v ?? f.initial ?? 0]
         case 'check':
-          return [f.name, v ?? f.name === 'bind_secret_id']
+          return [f.name, v ?? (f.initial === 'true' || f.name === 'bind_secret_id')]
         case 'secret':
           return [f.name, '']
       }
-      return [f.name, String(v ?? '')]
+      return [f.name, String(v ?? f.initial ?? '')]
     }),
   )
 }
+
+/** Those that no page shows what was typed into. */
+export const secrets = (fields: Field[]) => fields.filter((f) => f.kind === 'secret').map((f) => f.name)
 
 /** The fields that were changed, as the API takes them. */
 export function changes(fields: Field[], before: Typed, now: Typed): Record<string, unknown> {
