@@ -217,11 +217,7 @@ func (l *Log) beginFold() (b batch, ok bool) {
 func compareIndex(e *raft.Log, index uint64) int { return cmp.Compare(e.Index, index) }
 
 func (l *Log) storeBatch(b batch) error {
-	sealed := make([]*raft.Log, 0, len(b.entries)+1)
-	for _, e := range b.entries {
-		sealed = append(sealed, seal(e))
-	}
-	sealed = append(sealed, header(b.first, b.last, b.to))
+	sealed := append(sealAll(b.entries), header(b.first, b.last, b.to))
 	return l.time(&l.folds, func() error { return l.change(func() error { return l.bolt.StoreLogs(sealed) }) })
 }
 
@@ -231,6 +227,9 @@ func (l *Log) endFold(b batch) {
 	defer l.mu.Unlock()
 	l.journal.inBolt = b.to.generation
 	l.folded = b.last
+	for _, e := range b.entries {
+		l.FoldBytes.Add(uint64(len(e.Data) + entryOverhead))
+	}
 }
 
 // recover moves what a journal has to raft.db, which then names none.
@@ -243,14 +242,10 @@ func (l *Log) recover(in journalRef, identity storage.FileIdentity) error {
 	if err != nil {
 		return err
 	}
-	sealed := make([]*raft.Log, 0, len(entries)+1)
-	for _, e := range entries {
-		sealed = append(sealed, seal(e))
-		if last = e.Index; first == 0 {
-			first = e.Index
-		}
+	if n := len(entries); n > 0 {
+		first, last = cmp.Or(first, entries[0].Index), entries[n-1].Index
 	}
-	if err := l.write(append(sealed, header(first, last, journalRef{}))); err != nil {
+	if err := l.write(append(sealAll(entries), header(first, last, journalRef{}))); err != nil {
 		return err
 	}
 	if len(entries) > 0 {

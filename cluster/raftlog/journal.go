@@ -93,37 +93,18 @@ func beginJournal(path string, half int64, identity []byte) (*journal, error) {
 // zeros, because what is only allocated would need more than its data to be durable when it is written.
 func createJournal(path string, half int64) error {
 	size := journalBlock + 2*half
-	if b, err := os.ReadFile(path); err == nil && int64(len(b)) == size && wholeSectors(b[journalBlock:]) {
-		return boltfile.SyncDir(filepath.Dir(path))
-	}
-	temporary := path + ".new"
-	file, err := os.OpenFile(temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
-		return err
-	}
-	zeros := make([]byte, 1<<20)
-	for left := size; left > 0 && err == nil; left -= int64(len(zeros)) {
-		_, err = file.Write(zeros[:min(left, int64(len(zeros)))])
-	}
-	if err == nil {
-		err = file.Sync()
-	}
-	if err = errors.Join(err, file.Close()); err == nil {
-		err = boltfile.Rename(temporary, path)
-	}
-	if err != nil {
-		os.Remove(temporary) //nolint:errcheck // it takes room only
-	}
-	return err
-}
-
-func wholeSectors(b []byte) bool {
-	for at := 0; at < len(b); at += sectorBytes {
-		if _, err := parseSector(b[at : at+sectorBytes]); err != nil {
-			return false
+	if b, err := os.ReadFile(path); err == nil && int64(len(b)) == size {
+		if _, err := parseSectors(b[journalBlock:]); err == nil {
+			return boltfile.SyncDir(filepath.Dir(path))
 		}
 	}
-	return true
+	return boltfile.Replace(path, func(f *os.File) (err error) {
+		zeros := make([]byte, 1<<20)
+		for left := size; left > 0 && err == nil; left -= int64(len(zeros)) {
+			_, err = f.Write(zeros[:min(left, int64(len(zeros)))])
+		}
+		return err
+	})
 }
 
 // frame makes the sectors of a record of entries, which are sealed, at the place for the next one. false: there is no room for it.
@@ -165,14 +146,7 @@ func (j *journal) write() error {
 }
 
 func appendEntry(b []byte, e *raft.Log) []byte {
-	var at int64
-	if !e.AppendedAt.IsZero() {
-		at = e.AppendedAt.UnixNano()
-	}
-	b = binary.BigEndian.AppendUint64(b, e.Index)
-	b = binary.BigEndian.AppendUint64(b, e.Term)
-	b = append(b, byte(e.Type))
-	b = binary.BigEndian.AppendUint64(b, uint64(at))
+	b = appendHead(b, e)
 	b = binary.BigEndian.AppendUint32(b, uint32(len(e.Data)))
 	b = binary.BigEndian.AppendUint32(b, uint32(len(e.Extensions)))
 	b = append(b, e.Data...)
@@ -288,11 +262,9 @@ type sector struct {
 
 // readHalf returns the entries of a generation.
 func readHalf(b []byte, ref journalRef) (entries []*raft.Log, err error) {
-	sectors := make([]sector, len(b)/sectorBytes)
-	for i := range sectors {
-		if sectors[i], err = parseSector(b[i*sectorBytes : (i+1)*sectorBytes]); err != nil {
-			return nil, fmt.Errorf("sector %d of a half: %w", i, err)
-		}
+	sectors, err := parseSectors(b)
+	if err != nil {
+		return nil, err
 	}
 	at := uint32(0)
 	for {
@@ -338,6 +310,16 @@ func joinSectors(sectors []sector, at uint32, ref journalRef) ([]byte, bool) {
 		record = append(record, s.part...)
 	}
 	return record[:first.bytes], true
+}
+
+func parseSectors(b []byte) (sectors []sector, err error) {
+	sectors = make([]sector, len(b)/sectorBytes)
+	for i := range sectors {
+		if sectors[i], err = parseSector(b[i*sectorBytes : (i+1)*sectorBytes]); err != nil {
+			return nil, fmt.Errorf("sector %d of a half: %w", i, err)
+		}
+	}
+	return sectors, nil
 }
 
 // parseSector returns the zero value for an empty one.

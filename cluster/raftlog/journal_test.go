@@ -538,6 +538,13 @@ func TestOneSync(t *testing.T) {
 	if after := transaction(t, l); !bytes.Equal(after, before) || l.Syncs.Load() != syncs+100 {
 		t.Errorf("raft.db was written for appends, or there were %d syncs for 100 of them", l.Syncs.Load()-syncs)
 	}
+	if err := forget(l); err != nil {
+		t.Fatal(err)
+	}
+	if l.Folds.Load() != 1 || l.FoldTime.Load() <= 0 || l.FoldBytes.Load() != 100*(1000+entryOverhead) || l.Syncs.Load() != syncs+100 {
+		t.Errorf("%d folds of %d bytes in %d ns and %d syncs are counted for 100 entries of 1000 bytes",
+			l.Folds.Load(), l.FoldBytes.Load(), l.FoldTime.Load(), l.Syncs.Load()-syncs)
+	}
 }
 
 // transaction returns bbolt's meta pages.

@@ -8,6 +8,7 @@
 package raftlog
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -67,11 +68,16 @@ type Log struct {
 	Syncs    atomic.Uint64 // of appends and votes
 	SyncTime atomic.Int64
 
+	// Folds of the journal, the time that they took, also those that failed, and the bytes of the entries that they moved.
+	Folds, FoldBytes atomic.Uint64
+	FoldTime         atomic.Int64
+
 	// onDamage is called when the open file turns out to be damaged; it may be nil. damage ends its use.
 	OnDamage func(error)
 	damage   atomic.Pointer[storage.CorruptError]
-	file     *os.File   // what bbolt has open, for reading its meta pages
+	file     *os.File   // what bbolt has open, for its meta pages
 	changeMu sync.Mutex // held while bbolt writes
+	unsynced bool       // a write failed: the meta pages may not be on the disk as they are read. Belongs to changeMu
 	closed   atomic.Bool
 
 	foldMu  sync.Mutex // held while the header in raft.db changes; locked before writeMu
@@ -129,7 +135,7 @@ func open(path string, create bool, identity storage.FileIdentity) (*Log, *Stabl
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening %s: %w", path, err)
 	}
-	file, err := os.Open(path)
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("opening %s: %w", path, err), bolt.Close())
 	}
@@ -178,6 +184,9 @@ func (l *Log) Close() error {
 	err := l.endJournal()
 	l.changeMu.Lock()
 	defer l.changeMu.Unlock()
+	if l.unsynced && l.damage.Load() == nil {
+		err = errors.Join(err, boltfile.SyncMetas(l.file))
+	}
 	err = errors.Join(err, l.file.Close())
 	if l.damage.Load() != nil {
 		return err
@@ -203,11 +212,14 @@ func (l *Log) time(w *stopwatch, write func() error) (err error) {
 			failed.Store(nil)
 		}
 		w.since.Store(nil)
-		if w == &l.folds || w == &l.deletes {
-			return
+		switch took := int64(time.Since(begin)); w {
+		case &l.folds:
+			l.Folds.Add(1)
+			l.FoldTime.Add(took)
+		case &l.appends, &l.votes:
+			l.Syncs.Add(1)
+			l.SyncTime.Add(took)
 		}
-		l.Syncs.Add(1)
-		l.SyncTime.Add(int64(time.Since(begin)))
 	}()
 	if l.Fault != nil {
 		if err := l.Fault(); err != nil {
@@ -219,10 +231,8 @@ func (l *Log) time(w *stopwatch, write func() error) (err error) {
 
 // Failure returns why the last write failed, nil if it did not.
 func (l *Log) Failure() error {
-	for _, failed := range []*atomic.Pointer[error]{&l.failed, &l.foldFailed} {
-		if err := failed.Load(); err != nil {
-			return *err
-		}
+	if err := cmp.Or(l.failed.Load(), l.foldFailed.Load()); err != nil {
+		return *err
 	}
 	return nil
 }
@@ -313,10 +323,7 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 	if err := l.mayStore(entries); err != nil {
 		return err
 	}
-	sealed := make([]*raft.Log, 0, len(entries)+1)
-	for _, e := range entries {
-		sealed = append(sealed, seal(e))
-	}
+	sealed := sealAll(entries)
 	if done, err := l.storeInJournal(entries, sealed); done || err != nil {
 		return err
 	}
@@ -501,6 +508,15 @@ func seal(e *raft.Log) *raft.Log {
 	return &c
 }
 
+// sealAll returns sealed copies, with room for the header.
+func sealAll(entries []*raft.Log) []*raft.Log {
+	sealed := make([]*raft.Log, 0, len(entries)+1)
+	for _, e := range entries {
+		sealed = append(sealed, seal(e))
+	}
+	return sealed
+}
+
 // unseal verifies and removes the checksum.
 func unseal(e *raft.Log) error {
 	if len(e.Extensions) < 4 {
@@ -516,16 +532,20 @@ func unseal(e *raft.Log) error {
 	return nil
 }
 
-func checksum(e *raft.Log, extensions []byte) uint32 {
+// appendHead appends index, term, type and time.
+func appendHead(b []byte, e *raft.Log) []byte {
 	var at int64
 	if !e.AppendedAt.IsZero() {
 		at = e.AppendedAt.UnixNano()
 	}
-	head := make([]byte, 0, 64)
-	head = binary.BigEndian.AppendUint64(head, e.Index)
-	head = binary.BigEndian.AppendUint64(head, e.Term)
-	head = append(head, byte(e.Type))
-	head = binary.BigEndian.AppendUint64(head, uint64(at))
+	b = binary.BigEndian.AppendUint64(b, e.Index)
+	b = binary.BigEndian.AppendUint64(b, e.Term)
+	b = append(b, byte(e.Type))
+	return binary.BigEndian.AppendUint64(b, uint64(at))
+}
+
+func checksum(e *raft.Log, extensions []byte) uint32 {
+	head := appendHead(make([]byte, 0, 64), e)
 	head = binary.BigEndian.AppendUint64(head, uint64(len(e.Data)))
 	sum := crc32.Update(0, castagnoli, head)
 	sum = crc32.Update(sum, castagnoli, e.Data)

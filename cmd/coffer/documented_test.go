@@ -20,13 +20,15 @@ var (
 	invocation  = regexp.MustCompile(`(?m)(?:^|[\s(;|])(?:\./(?:us|eu)|coffer) ([a-z-][^|;&<>)\n]*)`)
 )
 
-// TestDocumentedCommands holds each command line of the documentation, also those in sentences, to the program: it has the command and the flags.
+// TestDocumentedCommands holds each command line of the documentation, also those in sentences, to the program: it has the command and the
+// flags. The files of docs/deploy that pages name are there.
 func TestDocumentedCommands(t *testing.T) {
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	checked := 0
+	deployed := regexp.MustCompile(`\bdocs/deploy/[A-Za-z0-9./_-]+`)
 	for _, file := range append(pages, "../../README.md", "../../SECURITY.md") {
 		page := filepath.Base(file)
 		text, err := os.ReadFile(file)
@@ -35,6 +37,11 @@ func TestDocumentedCommands(t *testing.T) {
 		}
 		if page == "cli.md" || page == "CHANGELOG.md" { // made from the program; of former versions
 			continue
+		}
+		for _, name := range deployed.FindAllString(string(text), -1) {
+			if _, err := os.Stat(filepath.Join("../..", name)); err != nil {
+				t.Errorf("%s: %v", page, err)
+			}
 		}
 		for _, code := range documentedCode(string(text)) {
 			for _, m := range invocation.FindAllStringSubmatch(code, -1) {

@@ -59,6 +59,23 @@ func ForgetFree(f *os.File) error {
 	return writeMeta(f, now, now.high, noList)
 }
 
+// SyncMetas writes the two meta pages again as they are read, and syncs them: bbolt goes on from a meta page that it has written and could not sync, and
+// the system takes it for written. No transaction may be writing one of them.
+func SyncMetas(f *os.File) error {
+	now, err := newestMeta(f)
+	if err != nil {
+		return err
+	}
+	both := make([]byte, 2*now.pageSize)
+	if _, err := f.ReadAt(both, 0); err != nil {
+		return readError("its meta pages", err)
+	}
+	if _, err := f.WriteAt(both, 0); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
 // writeMeta writes the meta page of a transaction after now, which has the same root.
 func writeMeta(f *os.File, now meta, high, list uint64) error {
 	page := make([]byte, pageHeaderSize+metaSize)

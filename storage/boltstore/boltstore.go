@@ -23,6 +23,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -110,6 +111,9 @@ type Store struct {
 	foldErr error // why the last fold failed, nil once one succeeded
 
 	bases sync.WaitGroup // read transactions not yet rolled back
+	open  atomic.Int64   // how many they are
+	// reused: the last sync of a transaction failed, after which bbolt takes the pages that it replaced for free, also those that are read. The flusher's.
+	reused bool
 
 	dirty    chan struct{}   // capacity 1, level-triggered: there is something to fold; never closed
 	full     chan struct{}   // capacity 1, level-triggered: fold at once; never closed

@@ -15,6 +15,7 @@ import (
 	"github.com/coffer-project/coffer/storage/lthash"
 	"github.com/coffer-project/coffer/storage/pagesums"
 	"github.com/coffer-project/coffer/storage/record"
+	"github.com/coffer-project/coffer/storage/scrub"
 )
 
 // A large file is opened without a pass over all of it. The checksums of its pages stand beside it (package pagesums), as of a state that
@@ -206,7 +207,7 @@ func (s *Store) runPass(b *base) (sum lthash.Sum, err error) {
 	v.compare = every
 	v.alone = func() bool { return !s.pass.wanted.Load() }
 	begin := time.Now()
-	p := pacer{began: begin}
+	p := scrub.Pacer{Began: begin}
 	v.pace = func(bytes int) error {
 		s.pass.read.Add(int64(bytes))
 		select {
@@ -215,37 +216,16 @@ func (s *Store) runPass(b *base) (sum lthash.Sum, err error) {
 		default:
 		}
 		if v.alone() {
-			p.pause(s.stop)
+			p.Pause(s.stop)
 		}
 		return nil
 	}
-	err = v.addUp(b.root)
-	switch {
-	case errors.Is(err, ErrClosed):
+	if err = v.addUp(b.root); err != nil && !errors.Is(err, ErrClosed) {
+		err = s.damaged(err.Error())
+	}
+	if err != nil {
 		return v.sum, err
-	case err != nil:
-		return v.sum, s.damaged(err.Error())
 	}
 	s.opts.Logger.Info("the whole state file has been read and is right", "records", b.state.Count, "after", time.Since(begin))
 	return v.sum, nil
-}
-
-// pacer has one goroutine work half of the time.
-type pacer struct{ began time.Time }
-
-// workFor is how long the pass works between two pauses.
-const workFor = 5 * time.Millisecond
-
-func (p *pacer) pause(stop <-chan struct{}) {
-	worked := time.Since(p.began)
-	if worked < workFor {
-		return
-	}
-	t := time.NewTimer(worked)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-stop:
-	}
-	p.began = time.Now()
 }

@@ -119,6 +119,7 @@ test('a destination is made from what the server says of its type, changed, and 
     await page.getByLabel('Secret name template', { exact: true }).fill('MADE_{{ .SecretPath | uppercase }}_{{ .SecretKey | uppercase }}')
     await page.getByRole('button', { name: 'Create destination' }).click()
     await sees(page.getByRole('heading', { name: 'made', exact: true }))
+    assert.equal((await page.content()).includes('glpat-typed-here'), false)
     await page.getByRole('button', { name: 'Verify' }).click()
     await sees(page.getByRole('table', { name: 'What was checked' }).getByText('ok', { exact: true }))
 

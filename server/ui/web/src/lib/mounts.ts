@@ -13,6 +13,8 @@ export interface Field {
   help?: string
   placeholder?: string
   required?: boolean
+  /** Of a long text. */
+  rows?: number
   /** What the server takes if it is not given; '' if that cannot be said. */
   initial?: string
 }
@@ -22,6 +24,9 @@ export interface Kind {
   path: string
   title: string
   one: string
+  many?: string
+  /** What a deletion does, if it is not that what was handed out stays. */
+  gone?: string
   fields: Field[]
   /** Sent unseen: with a new one these, with a change what it has of them. */
   fixed?: Record<string, unknown>
@@ -203,6 +208,9 @@ export function typed(fields: Field[], have: Record<string, any>): Typed {
     }),
   )
 }
+
+/** Those that no page shows what was typed into. */
+export const secrets = (fields: Field[]) => fields.filter((f) => f.kind === 'secret').map((f) => f.name)
 
 /** The fields that were changed, as the API takes them. */
 export function changes(fields: Field[], before: Typed, now: Typed): Record<string, unknown> {
