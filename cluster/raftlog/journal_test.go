@@ -458,7 +458,7 @@ func TestFailedWriteOfRaftDB(t *testing.T) {
 			}
 			path, _, _ := crashed(t, l)
 			again, _ := mustOpenLogs(t, path)
-			sameAsModel(t, 0, again, want)
+			sameAsModel(t, 0, again, want, len(want))
 			if l.journal == nil || l.journal.at == 0 {
 				t.Error("the journal is not used again")
 			}
@@ -489,10 +489,10 @@ func TestTruncationThatIsNotFinished(t *testing.T) {
 	if err := l.StoreLogs(want[5:]); err != nil {
 		t.Fatal(err)
 	}
-	sameAsModel(t, 0, l, want)
+	sameAsModel(t, 0, l, want, len(want))
 	path, _, _ := crashed(t, l)
 	again, _ := mustOpenLogs(t, path)
-	sameAsModel(t, 1, again, want)
+	sameAsModel(t, 1, again, want, len(want))
 }
 
 // TestStaleDamage: a bit that flips where the journal has nothing any more does not keep a node from starting after the next crash.
@@ -524,7 +524,7 @@ func TestStaleDamage(t *testing.T) {
 	}
 	after, _, _ := crashed(t, l)
 	again, _ := mustOpenLogs(t, after)
-	sameAsModel(t, 0, again, append(entries(1, 20, 1, 300), entries(21, 23, 1, 100)...))
+	sameAsModel(t, 0, again, append(entries(1, 20, 1, 300), entries(21, 23, 1, 100)...), 23)
 }
 
 // TestOneSync counts the writes of raft.db and of the journal.
