@@ -101,7 +101,7 @@ func measure(b *run.Bench, only *regexp.Regexp) error {
 		name string
 		do   func(*run.Bench, *run.Scope)
 	}{
-		{"core", parts.Commits}, {"leases", parts.Leases}, {"one node", servers.OneNode}, {"peer", servers.Peer},
+		{"core", parts.Commits}, {"leases", parts.Leases}, {"one node", servers.OneNode}, {"day", servers.Day}, {"peer", servers.Peer},
 		{"pipeline", servers.Pipeline}, {"SAML logins", servers.SAMLLogins}, {"cloud credentials", servers.CloudCredentials},
 		{"plugins", servers.Plugins}, {"secret sync", servers.SecretSync}, {"many synced", servers.ManySynced},
 		{"three nodes", servers.ThreeNodes},

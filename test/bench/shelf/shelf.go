@@ -1,4 +1,5 @@
-package servers
+// Package shelf is a destination of secret sync that lives in the measuring process.
+package shelf
 
 import (
 	"encoding/json"
@@ -14,25 +15,25 @@ import (
 	"github.com/coffer-project/coffer/test/bench/run"
 )
 
-// shelf is AWS Secrets Manager as far as a measurement needs it: it believes everybody and answers at once. Safe for concurrent
+// Shelf is AWS Secrets Manager as far as a measurement needs it: it believes everybody and answers at once. Safe for concurrent
 // use.
-type shelf struct {
+type Shelf struct {
 	URL string
 
 	mu      sync.Mutex
 	regions map[string]*region
-	arrived func(k *shelved, at time.Time)
+	arrived func(k *Secret, at time.Time)
 	calls   int
 }
 
 // region is what a region has.
 type region struct {
-	secrets map[string]*shelved // by name, and by ARN
-	order   []*shelved
+	secrets map[string]*Secret // by name, and by ARN
+	order   []*Secret
 }
 
-// shelved is a secret.
-type shelved struct {
+// Secret is one that was created.
+type Secret struct {
 	ARN, Name string
 	region    string
 	tags      json.RawMessage
@@ -40,26 +41,26 @@ type shelved struct {
 	labels    map[string][]string // likewise
 }
 
-// startShelf starts a shelf that lives as long as the scope.
-func startShelf(s *run.Scope) *shelf {
+// Start starts a shelf that lives as long as the scope.
+func Start(s *run.Scope) *Shelf {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	s.Check(err)
-	f := &shelf{URL: "http://" + l.Addr().String(), regions: map[string]*region{}}
+	f := &Shelf{URL: "http://" + l.Addr().String(), regions: map[string]*region{}}
 	server := &http.Server{ReadHeaderTimeout: 10 * time.Second, Handler: f}
 	go func() { _ = server.Serve(l) }()
 	s.Cleanup(func() { server.Close() })
 	return f
 }
 
-// watch has f called whenever a secret has a new value; nil: nobody. f must not call the shelf.
-func (f *shelf) watch(arrived func(k *shelved, at time.Time)) {
+// Watch has f called whenever a secret has a new value; nil: nothing is called. f must not call the shelf.
+func (f *Shelf) Watch(arrived func(k *Secret, at time.Time)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.arrived = arrived
 }
 
-// called returns how many calls there were since the last time.
-func (f *shelf) called() int {
+// Called returns how many calls there were since the last time.
+func (f *Shelf) Called() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := f.calls
@@ -82,7 +83,7 @@ type asked struct {
 }
 
 // ServeHTTP implements http.Handler.
-func (f *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (f *Shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var in asked
 	body, err := io.ReadAll(r.Body)
 	if err != nil || json.Unmarshal(body, &in) != nil {
@@ -104,13 +105,13 @@ func (f *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(out)
 }
 
-func (f *shelf) do(where, action string, in *asked) (out any, code string) {
+func (f *Shelf) do(where, action string, in *asked) (out any, code string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls++
 	at := f.regions[where]
 	if at == nil {
-		at = &region{secrets: map[string]*shelved{}}
+		at = &region{secrets: map[string]*Secret{}}
 		f.regions[where] = at
 	}
 	k := at.secrets[in.SecretID]
@@ -120,7 +121,7 @@ func (f *shelf) do(where, action string, in *asked) (out any, code string) {
 	case action == "CreateSecret" && at.secrets[in.Name] != nil:
 		return nil, "ResourceExistsException"
 	case action == "CreateSecret":
-		k = &shelved{
+		k = &Secret{
 			ARN: "arn:aws:secretsmanager:" + where + ":123456789012:secret:" + in.Name + "-AAAAAA", Name: in.Name, region: where, tags: in.Tags,
 			values: map[string]string{in.Token: in.Value}, labels: map[string][]string{in.Token: {"AWSCURRENT"}},
 		}
@@ -148,13 +149,13 @@ func (f *shelf) do(where, action string, in *asked) (out any, code string) {
 	return nil, "UnknownOperationException"
 }
 
-func (f *shelf) tell(k *shelved) {
+func (f *Shelf) tell(k *Secret) {
 	if f.arrived != nil {
 		f.arrived(k, time.Now())
 	}
 }
 
-func (k *shelved) show(labels string) map[string]any {
+func (k *Secret) show(labels string) map[string]any {
 	out := map[string]any{"ARN": k.ARN, "Name": k.Name, labels: k.labels}
 	if k.tags != nil {
 		out["Tags"] = k.tags
