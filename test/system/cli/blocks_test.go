@@ -74,6 +74,10 @@ func TestBlocks(t *testing.T) {
 			if !json.Valid([]byte(b.text)) {
 				problem = "it is not valid"
 			}
+		case "python":
+			if python, err := exec.LookPath("python3"); err == nil {
+				problem = run(t, python, "-c", "import sys; compile(sys.argv[1], 'block', 'exec')", b.text)
+			}
 		case "yaml":
 			problem = readable(b.text)
 		default:
@@ -128,8 +132,14 @@ func formatted(t *testing.T, policy string) string {
 	if err := os.WriteFile(file, []byte(policy), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(t.Context(), harness.Binary(t), "policy", "fmt", file).CombinedOutput(); err != nil {
-		return string(out)
+	return run(t, harness.Binary(t), "policy", "fmt", file)
+}
+
+// run returns what a program says if it fails.
+func run(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput(); err != nil {
+		return fmt.Sprintf("%v: %s", err, out)
 	}
 	return ""
 }
