@@ -44,10 +44,10 @@ func blocks(t *testing.T) map[string]block {
 }
 
 // TestBlocks holds every block of the documentation to something that checks it: a script in testdata runs its commands, or the reader of its
-// language takes it. The others are in testdata/blocks.txt, with the reason: that list only shrinks.
+// language takes it. The others are in testdata/blocks.list, with the reason: that list only shrinks.
 func TestBlocks(t *testing.T) {
 	listed := map[string]bool{}
-	text, err := os.ReadFile("testdata/blocks.txt")
+	text, err := os.ReadFile("testdata/blocks.list")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,12 +84,12 @@ func TestBlocks(t *testing.T) {
 			problem = "nothing reads it"
 		}
 		if (problem != "") != listed[name] {
-			t.Errorf("docs: block %q: in testdata/blocks.txt: %v; otherwise: %q", name, listed[name], problem)
+			t.Errorf("docs: block %q: in testdata/blocks.list: %v; otherwise: %q", name, listed[name], problem)
 		}
 		delete(listed, name)
 	}
 	for name := range listed {
-		t.Errorf("testdata/blocks.txt: there is no block %q", name)
+		t.Errorf("testdata/blocks.list: there is no block %q", name)
 	}
 }
 
