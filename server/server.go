@@ -522,8 +522,8 @@ func (s *Server) ServeSecondary(ctx context.Context, peer roles.Peer, kind strin
 // Secondary reports whether this cluster follows a primary.
 func (s *Server) Secondary() bool { return s.replicated.Role().Mode == roles.Secondary }
 
-// State returns the token of the state on this node, or "" while sealed.
-func (s *Server) State() string { return s.states.State() }
+// State returns the token of the state on this node, as the one value of a header, nil while sealed.
+func (s *Server) State() []string { return s.states.State() }
 
 // AwaitState waits until this node has the state a token stands for.
 func (s *Server) AwaitState(ctx context.Context, text string) error { return s.states.Await(ctx, text) }

@@ -185,7 +185,7 @@ func repeated(b *run.Bench, s *run.Scope, do func() error) run.Outcome {
 	return o.Sorted()
 }
 
-// pendingLogins measures what logins cost that nobody finishes, as many as one network may have.
+// pendingLogins measures what logins cost that are never finished, as many as one network may have.
 func pendingLogins(b *run.Bench, s *run.Scope, m samlMount) {
 	count := 10_000
 	if b.Smoke {
