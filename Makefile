@@ -77,8 +77,12 @@ e2e: build ## clients in other languages, the web UI in a real browser, real SAM
 	test/e2e/run
 
 .PHONY: terraform
-terraform: build plugins ## Terraform with the Vault provider, resource by resource, and docs/terraform.md from that (needs terraform or tofu; COFFER_TERRAFORM_PROVIDER=file, the provider's program)
+terraform: build plugins ## Terraform with the Vault provider, resource by resource, and docs/terraform.md from that (needs terraform or tofu, and moto_server, which make e2e installs; COFFER_TERRAFORM_PROVIDER=file, the provider's program)
 	test/e2e/terraform/run
+
+.PHONY: external-secrets
+external-secrets: build plugins ## the External Secrets Operator itself, which it builds, with Kubernetes' own API server
+	test/e2e/externalsecrets/run
 
 .PHONY: chaos
 chaos: bin/coffer-race ## the long fault tests: 50 killed leaders, partitions, rot, a full disk, 300 losses of power, two clusters, kills at each call at a cloud provider, secrets on their way; COFFER_CHAOS_KILLS=n COFFER_POWER_POINTS=n

@@ -182,17 +182,21 @@ type Stats struct {
 	Current     bool          // it is less than CurrentWithin
 	DiskFailing bool          // the disk takes no writes
 
-	Ops, Entries     uint64 // operations that were proposed, and the log entries that carried them
-	QueuedOps        int    // waiting for a place in an entry
-	QueuedBytes      int
-	ReadRequests     uint64        // ReadIndex calls, and the rounds that answered them
-	ReadRounds       uint64        //
-	LogSyncs         uint64        // synced writes to the log's file
-	LogSyncTime      time.Duration // spent in them
-	LogBytes         int64         // live log, payload
-	TrailingLogs     uint64        // entries kept behind a snapshot, as in use
-	Elections        uint64        // times this node became leader
-	ForwardsIn       uint64        // requests served for other nodes, and sent to the leader
+	Ops, Entries uint64 // operations that were proposed, and the log entries that carried them
+	QueuedOps    int    // waiting for a place in an entry
+	QueuedBytes  int
+	ReadRequests uint64        // ReadIndex calls, and the rounds that answered them
+	ReadRounds   uint64        //
+	LogSyncs     uint64        // synced writes to the log's file
+	LogSyncTime  time.Duration // spent in them
+	LogBytes     int64         // live log, payload
+	LogFoldTime  time.Duration // spent in moving entries from the journal to raft.db
+
+	LogFolds, LogFoldBytes uint64 // how often that was, failures as well, and how many bytes moved
+
+	TrailingLogs     uint64 // entries kept behind a snapshot, as in use
+	Elections        uint64 // times this node became leader
+	ForwardsIn       uint64 // requests served for other nodes, and sent to the leader
 	ForwardsOut      uint64
 	StallsSeen       uint64 // times the local log did not answer in time (W1)
 	PipelineResets   uint64 // times a stuck follower's connection was cut (W2)

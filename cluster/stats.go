@@ -18,6 +18,7 @@ func (n *Node) Stats() Stats {
 		Ops: c.Ops, Entries: c.Entries, QueuedOps: c.QueuedOps, QueuedBytes: c.QueuedBytes,
 		ReadRequests: c.ReadRequests, ReadRounds: c.ReadRounds,
 		LogSyncs: n.logs.Syncs.Load(), LogSyncTime: time.Duration(n.logs.SyncTime.Load()), LogBytes: logBytes,
+		LogFolds: n.logs.Folds.Load(), LogFoldTime: time.Duration(n.logs.FoldTime.Load()), LogFoldBytes: n.logs.FoldBytes.Load(),
 		TrailingLogs: c.TrailingLogs, Elections: c.Elections,
 		ForwardsIn: n.calls.In.Load(), ForwardsOut: n.calls.Out.Load(),
 		StallsSeen: n.stalls.Load(), PipelineResets: n.resets.Load(), RaftRestarts: c.RaftRestarts,

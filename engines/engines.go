@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/engines/input"
+	"github.com/coffer-project/coffer/engines/input/jsontext"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -331,7 +332,7 @@ func (r *Response) EncodedData() (json.RawMessage, error) {
 	case json.RawMessage:
 		return data, nil
 	default:
-		return json.Marshal(data)
+		return jsontext.Append(nil, data)
 	}
 }
 

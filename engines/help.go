@@ -67,6 +67,9 @@ func traits(f *input.Field) string {
 	if f.Required {
 		traits += ", required"
 	}
+	if f.Sensitive {
+		traits += ", sensitive"
+	}
 	if f.Enum != nil {
 		traits += ", one of " + input.QuoteAll(f.Enum)
 	}

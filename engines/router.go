@@ -83,7 +83,7 @@ type Route struct {
 
 // Returns declares the shape of the route's responses, and returns the route: "name, ttl: integer, keys: [string]" are fields of "data". A type
 // is string, which need not be said, integer, number, boolean, any, a list "[type]" or an object "{name: type, …}", in which "*" stands for
-// any name; "?" behind it lets it be null. Words before a semicolon say more: "auth" that there is a token, "top" that the fields are at the
+// any name; "a|b" is either of two; "?" behind it lets it be null, a text in quotes after that describes it. Words before a semicolon say more: "auth" that there is a token, "top" that the fields are at the
 // top of the envelope, too, "empty" that there may be no body, "json" that there is no envelope, "text/plain" that the body is of that type.
 // Routes without a shape have responses without a body. Package openapi reads it.
 func (r *Route) Returns(shape string) *Route {

@@ -300,12 +300,12 @@ func TestFenceStopsSharedWrites(t *testing.T) {
 func TestStateTokensAcrossClusters(t *testing.T) {
 	primary, secondary, w := follow(t)
 	primary.must(primary.root, engines.Update, "secret/data/a", `{"data":{"k":"v"}}`)
-	state := primary.State()
+	state := primary.State()[0]
 	if err := secondary.AwaitState(context.Background(), state); err != nil {
 		t.Fatalf("a state of the primary on the secondary: %v", err)
 	}
 	secondary.must(secondary.root, engines.Read, "secret/data/a", "")
-	if err := primary.AwaitState(context.Background(), secondary.State()); err != nil {
+	if err := primary.AwaitState(context.Background(), secondary.State()[0]); err != nil {
 		t.Errorf("a state of the secondary on the primary: %v", err)
 	}
 	other := start(t)
@@ -315,7 +315,7 @@ func TestStateTokensAcrossClusters(t *testing.T) {
 	w.behind.Store(true)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := secondary.AwaitState(ctx, primary.State()); !errors.Is(err, context.Canceled) {
+	if err := secondary.AwaitState(ctx, primary.State()[0]); !errors.Is(err, context.Canceled) {
 		t.Errorf("a state that does not arrive: %v, want to wait", err)
 	}
 }

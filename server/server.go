@@ -288,6 +288,9 @@ func (s *Server) Node() *lifecycle.Node { return s.node }
 // ReloadAudit reopens audit files, after they were rotated.
 func (s *Server) ReloadAudit() error { return s.audit.Reload() }
 
+// SetLockout takes the lockouts of a configuration that was read again.
+func (s *Server) SetLockout(d engines.LockoutDefaults) { s.mounts.SetLockout(d) }
+
 // DeclareAudit takes the audit devices of a configuration that was read again. The active node changes them at once.
 func (s *Server) DeclareAudit(ctx context.Context, devices []device.Config) error {
 	s.audit.Declare(devices, nil)
@@ -519,8 +522,8 @@ func (s *Server) ServeSecondary(ctx context.Context, peer roles.Peer, kind strin
 // Secondary reports whether this cluster follows a primary.
 func (s *Server) Secondary() bool { return s.replicated.Role().Mode == roles.Secondary }
 
-// State returns the token of the state on this node, or "" while sealed.
-func (s *Server) State() string { return s.states.State() }
+// State returns the token of the state on this node, as the one value of a header, nil while sealed.
+func (s *Server) State() []string { return s.states.State() }
 
 // AwaitState waits until this node has the state a token stands for.
 func (s *Server) AwaitState(ctx context.Context, text string) error { return s.states.Await(ctx, text) }

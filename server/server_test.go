@@ -495,9 +495,9 @@ func TestNoRoom(t *testing.T) {
 func TestStateTokens(t *testing.T) {
 	in := start(t)
 	ctx := context.Background()
-	before := in.State()
+	before := in.State()[0]
 	in.must(in.root, engines.Update, "secret/data/app", `{"data":{"k":"v"}}`)
-	after := in.State()
+	after := in.State()[0]
 	if before == after {
 		t.Error("the state token did not change with the state")
 	}

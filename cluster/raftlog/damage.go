@@ -39,14 +39,21 @@ func (l *Log) read(fn func() error) (err error) {
 	return fn()
 }
 
-// change runs what writes to the file, unless bbolt would go back to an older meta page.
+// change runs what writes to the file, unless bbolt would go back to an older meta page, now or after a loss of power.
 func (l *Log) change(fn func() error) error {
 	l.changeMu.Lock()
 	defer l.changeMu.Unlock()
 	if err := l.checkMetas(); err != nil {
 		return err
 	}
-	return l.read(fn)
+	if l.unsynced {
+		if err := boltfile.SyncMetas(l.file); err != nil {
+			return err
+		}
+	}
+	err := l.read(fn)
+	l.unsynced = err != nil
+	return err
 }
 
 // checkMetas checks the meta pages. changeMu is held.

@@ -62,7 +62,7 @@ func (l *Log) beginJournal() {
 		return
 	}
 	l.journal, l.retry = j, time.Time{}
-	l.folding.Go(l.foldLoop)
+	l.beginLoop.Do(func() { l.folding.Go(l.foldLoop) })
 }
 
 // endJournal moves everything to raft.db, which then names no journal. On error it does, and the next Open reads it.
@@ -73,9 +73,9 @@ func (l *Log) endJournal() error {
 	close(l.stop)
 	l.folding.Wait()
 	l.foldMu.Lock()
-	j := l.journal
+	none := l.journal == nil
 	l.foldMu.Unlock()
-	if j == nil {
+	if none {
 		return nil
 	}
 	if l.damage.Load() == nil && l.settle() == nil {
@@ -87,7 +87,15 @@ func (l *Log) endJournal() error {
 	defer l.foldMu.Unlock()
 	l.writeMu.Lock()
 	defer l.writeMu.Unlock()
-	l.journal = nil
+	return l.leaveJournal()
+}
+
+// leaveJournal lets nothing more go to the journal, if there is one. foldMu and writeMu are held.
+func (l *Log) leaveJournal() error {
+	j := l.journal
+	if l.journal = nil; j == nil {
+		return nil
+	}
 	return j.file.Close()
 }
 
@@ -161,7 +169,8 @@ func (l *Log) fold() error {
 	return nil
 }
 
-// settle locks foldMu and writeMu and moves everything to raft.db. On error they are not locked; else settled unlocks them.
+// settle locks foldMu and writeMu and moves everything to raft.db. On error they are not locked; else settled unlocks them. A journal in which
+// there may be something that is not in the log is left: with the next write, raft.db does not name it any more.
 func (l *Log) settle() error {
 	l.foldMu.Lock()
 	err := l.fold() // most of it while others are appended
@@ -169,6 +178,9 @@ func (l *Log) settle() error {
 	for err == nil {
 		b, ok := l.beginFold()
 		if !ok {
+			if l.journal != nil && l.journal.suspect {
+				_ = l.leaveJournal() // all of it is in raft.db
+			}
 			return nil
 		}
 		if err = l.storeBatch(b); err == nil {
@@ -187,11 +199,11 @@ func (l *Log) settled() {
 // beginFold chooses what to move, and begins the next generation unless one before is still to be moved. foldMu and writeMu are held.
 func (l *Log) beginFold() (b batch, ok bool) {
 	j := l.journal
-	if j == nil || j.inBolt == j.generation && j.at == 0 {
-		return b, false
-	}
 	l.mu.RLock()
 	defer l.mu.RUnlock()
+	if j == nil || l.folded == l.last {
+		return b, false
+	}
 	if j.inBolt == j.generation {
 		j.end = l.last
 		j.generation++
@@ -205,23 +217,19 @@ func (l *Log) beginFold() (b batch, ok bool) {
 func compareIndex(e *raft.Log, index uint64) int { return cmp.Compare(e.Index, index) }
 
 func (l *Log) storeBatch(b batch) error {
-	sealed := make([]*raft.Log, 0, len(b.entries)+1)
-	for _, e := range b.entries {
-		sealed = append(sealed, seal(e))
-	}
-	sealed = append(sealed, header(b.first, b.last, b.to))
+	sealed := append(sealAll(b.entries), header(b.first, b.last, b.to))
 	return l.time(&l.folds, func() error { return l.change(func() error { return l.bolt.StoreLogs(sealed) }) })
 }
 
 // endFold notes what was moved. foldMu and writeMu are held.
 func (l *Log) endFold(b batch) {
-	j := l.journal
-	if j.inBolt = b.to.generation; j.at == 0 {
-		j.suspect = false
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.journal.inBolt = b.to.generation
 	l.folded = b.last
+	for _, e := range b.entries {
+		l.FoldBytes.Add(uint64(len(e.Data) + entryOverhead))
+	}
 }
 
 // recover moves what a journal has to raft.db, which then names none.
@@ -234,14 +242,10 @@ func (l *Log) recover(in journalRef, identity storage.FileIdentity) error {
 	if err != nil {
 		return err
 	}
-	sealed := make([]*raft.Log, 0, len(entries)+1)
-	for _, e := range entries {
-		sealed = append(sealed, seal(e))
-		if last = e.Index; first == 0 {
-			first = e.Index
-		}
+	if n := len(entries); n > 0 {
+		first, last = cmp.Or(first, entries[0].Index), entries[n-1].Index
 	}
-	if err := l.write(append(sealed, header(first, last, journalRef{}))); err != nil {
+	if err := l.write(append(sealAll(entries), header(first, last, journalRef{}))); err != nil {
 		return err
 	}
 	if len(entries) > 0 {

@@ -9,6 +9,7 @@ import (
 	"hash/crc32"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -54,7 +55,7 @@ type journal struct {
 	at         int64  // where in its half the next record begins
 	inBolt     uint64 // the generation that raft.db names; it is generation, or the one before
 	end        uint64 // last entry of the generation before, if that is not in raft.db
-	suspect    bool   // a write failed, and may be there all the same: nothing is written behind it
+	suspect    bool   // a write failed, there or in raft.db, and may have been done all the same: nothing is written behind it
 
 	payload, sectors []byte // scratch
 }
@@ -88,42 +89,32 @@ func beginJournal(path string, half int64, identity []byte) (*journal, error) {
 	return &journal{file: file, id: binary.BigEndian.Uint64(id), half: half, generation: 1, inBolt: 1}, nil
 }
 
-// createJournal makes the file unless it is there in its size. It writes zeros, because what is only allocated would need more than its
-// data to be durable when it is written.
+// createJournal makes the file unless it is there in its size and none of it is damaged: what is stale would be read after a crash, too. It writes
+// zeros, because what is only allocated would need more than its data to be durable when it is written.
 func createJournal(path string, half int64) error {
 	size := journalBlock + 2*half
-	if info, err := os.Stat(path); err == nil && info.Size() == size {
-		return nil
+	if b, err := os.ReadFile(path); err == nil && int64(len(b)) == size {
+		if _, err := parseSectors(b[journalBlock:]); err == nil {
+			return boltfile.SyncDir(filepath.Dir(path))
+		}
 	}
-	temporary := path + ".new"
-	file, err := os.OpenFile(temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
-	if err != nil {
+	return boltfile.Replace(path, func(f *os.File) (err error) {
+		zeros := make([]byte, 1<<20)
+		for left := size; left > 0 && err == nil; left -= int64(len(zeros)) {
+			_, err = f.Write(zeros[:min(left, int64(len(zeros)))])
+		}
 		return err
-	}
-	zeros := make([]byte, 1<<20)
-	for left := size; left > 0 && err == nil; left -= int64(len(zeros)) {
-		_, err = file.Write(zeros[:min(left, int64(len(zeros)))])
-	}
-	if err == nil {
-		err = file.Sync()
-	}
-	if err = errors.Join(err, file.Close()); err == nil {
-		err = boltfile.Rename(temporary, path)
-	}
-	if err != nil {
-		os.Remove(temporary) //nolint:errcheck // it takes room only
-	}
-	return err
+	})
 }
 
 // frame makes the sectors of a record of entries, which are sealed, at the place for the next one. false: there is no room for it.
 func (j *journal) frame(sealed []*raft.Log) bool {
 	j.payload = j.payload[:0]
 	for _, e := range sealed {
-		j.payload = appendEntry(j.payload, e)
-		if int64(len(j.payload)) > j.half {
+		if int64(len(j.payload)+entryHead+len(e.Data)+len(e.Extensions)) > j.half {
 			return false
 		}
+		j.payload = appendEntry(j.payload, e)
 	}
 	rest := j.payload
 	j.sectors = j.sectors[:0]
@@ -155,14 +146,7 @@ func (j *journal) write() error {
 }
 
 func appendEntry(b []byte, e *raft.Log) []byte {
-	var at int64
-	if !e.AppendedAt.IsZero() {
-		at = e.AppendedAt.UnixNano()
-	}
-	b = binary.BigEndian.AppendUint64(b, e.Index)
-	b = binary.BigEndian.AppendUint64(b, e.Term)
-	b = append(b, byte(e.Type))
-	b = binary.BigEndian.AppendUint64(b, uint64(at))
+	b = appendHead(b, e)
 	b = binary.BigEndian.AppendUint32(b, uint32(len(e.Data)))
 	b = binary.BigEndian.AppendUint32(b, uint32(len(e.Extensions)))
 	b = append(b, e.Data...)
@@ -253,8 +237,15 @@ func readHalves(b []byte, ref journalRef) ([]*raft.Log, error) {
 		if err != nil {
 			return nil, err
 		}
-		if generation > ref.generation && len(all) == 0 && len(entries) > 0 {
+		switch {
+		case generation == ref.generation:
+		case len(all) == 0 && len(entries) > 0:
 			return nil, errors.New("the first entries in it are lost")
+		case len(entries) == 0 && ref.generation > 1:
+			// The generation before ref is still there, but for what was torn: it had entries.
+			if s, err := parseSector(half[:sectorBytes]); err != nil || s.id != ref.id || s.generation+1 < ref.generation {
+				return nil, errors.New("it is from an earlier time than " + FileName + " beside it")
+			}
 		}
 		all = append(all, entries...)
 	}
@@ -271,11 +262,9 @@ type sector struct {
 
 // readHalf returns the entries of a generation.
 func readHalf(b []byte, ref journalRef) (entries []*raft.Log, err error) {
-	sectors := make([]sector, len(b)/sectorBytes)
-	for i := range sectors {
-		if sectors[i], err = parseSector(b[i*sectorBytes : (i+1)*sectorBytes]); err != nil {
-			return nil, fmt.Errorf("sector %d of a half: %w", i, err)
-		}
+	sectors, err := parseSectors(b)
+	if err != nil {
+		return nil, err
 	}
 	at := uint32(0)
 	for {
@@ -321,6 +310,16 @@ func joinSectors(sectors []sector, at uint32, ref journalRef) ([]byte, bool) {
 		record = append(record, s.part...)
 	}
 	return record[:first.bytes], true
+}
+
+func parseSectors(b []byte) (sectors []sector, err error) {
+	sectors = make([]sector, len(b)/sectorBytes)
+	for i := range sectors {
+		if sectors[i], err = parseSector(b[i*sectorBytes : (i+1)*sectorBytes]); err != nil {
+			return nil, fmt.Errorf("sector %d of a half: %w", i, err)
+		}
+	}
+	return sectors, nil
 }
 
 // parseSector returns the zero value for an empty one.

@@ -345,6 +345,11 @@ func TestJournalOfAnotherLog(t *testing.T) {
 	if _, _, err = Open(path, false); err == nil || !strings.Contains(err.Error(), "from an earlier time") && !strings.Contains(err.Error(), "lost") {
 		t.Errorf("with an older raft.db: %v", err)
 	}
+	laterPath, laterDB, _ := crashed(t, l)
+	restore(t, laterPath, laterDB, journal)
+	if _, _, err = Open(laterPath, false); err == nil || !strings.Contains(err.Error(), "from an earlier time") {
+		t.Errorf("with an older journal: %v", err)
+	}
 	restore(t, path, raftDB, journal)
 	again, _, err := OpenFitting(filepath.Dir(path), 1, 1, a)
 	if err != nil {
@@ -404,7 +409,7 @@ func TestFailedWriteIsNotBuiltUpon(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if l.journal.suspect {
+	if l.journal == nil || l.journal.suspect {
 		t.Error("the journal is not used again")
 	}
 	path, _, _ := crashed(t, l)
@@ -415,6 +420,111 @@ func TestFailedWriteIsNotBuiltUpon(t *testing.T) {
 			t.Errorf("entry %d: term %d, %v", i, e.Term, err)
 		}
 	}
+}
+
+// TestFailedWriteOfRaftDB: what a write of raft.db that failed has left there, an entry or a header, is not built upon by the journal either.
+func TestFailedWriteOfRaftDB(t *testing.T) {
+	t.Parallel()
+	lands := func(l *Log, sealed ...*raft.Log) func() error {
+		return func() error {
+			return errors.Join(l.bolt.StoreLogs(sealed), errors.New("its sync failed"))
+		}
+	}
+	for name, write := range map[string]func(*Log) error{
+		"an append": func(l *Log) error {
+			l.Fault = lands(l, seal(entry(21, 1, 40<<10)), l.header(1, 21))
+			return l.StoreLogs(entries(21, 21, 1, 40<<10)) // more than has room in the journal
+		},
+		"a delete": func(l *Log) error {
+			l.Fault = lands(l, l.header(1, 15))
+			return l.DeleteRange(16, 20)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l, _ := journaled(t, 100)
+			if err := forget(l); err != nil { // so that the write that fails is the only one
+				t.Fatal(err)
+			}
+			if err := write(l); err == nil {
+				t.Fatal("the write did not fail")
+			}
+			l.Fault = nil
+			want := append(entries(1, 20, 1, 100), entries(21, 22, 2, 90)...)
+			for _, e := range want[20:] {
+				if err := l.StoreLog(e); err != nil {
+					t.Fatal(err)
+				}
+			}
+			path, _, _ := crashed(t, l)
+			again, _ := mustOpenLogs(t, path)
+			sameAsModel(t, 0, again, want, len(want))
+			if l.journal == nil || l.journal.at == 0 {
+				t.Error("the journal is not used again")
+			}
+		})
+	}
+}
+
+// TestTruncationThatIsNotFinished: once the header does not name entries any more they are gone, also when there is no room to delete them. Raft
+// would not look for them again.
+func TestTruncationThatIsNotFinished(t *testing.T) {
+	t.Parallel()
+	l, _ := journaled(t, 100)
+	writes := 0
+	l.Fault = func() error {
+		if writes++; writes > 2 { // what is in the journal moves, and the header changes
+			return errors.New("no room")
+		}
+		return nil
+	}
+	if err := l.DeleteRange(6, 20); err != nil || writes < 3 {
+		t.Fatalf("after %d writes: %v", writes, err)
+	}
+	if l.Failure() == nil {
+		t.Error("Failure does not say so")
+	}
+	l.Fault = nil
+	want := append(entries(1, 5, 1, 100), entries(6, 8, 2, 100)...)
+	if err := l.StoreLogs(want[5:]); err != nil {
+		t.Fatal(err)
+	}
+	sameAsModel(t, 0, l, want, len(want))
+	path, _, _ := crashed(t, l)
+	again, _ := mustOpenLogs(t, path)
+	sameAsModel(t, 1, again, want, len(want))
+}
+
+// TestStaleDamage: a bit that flips where the journal has nothing any more does not keep a node from starting after the next crash.
+func TestStaleDamage(t *testing.T) {
+	t.Parallel()
+	l, _ := journaled(t, 300)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(filepath.Dir(l.path), JournalName)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)-sectorBytes/2] ^= 1 // empty
+	b[journalBlock+100] ^= 1     // stale
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, _ = smallJournal(t, l.path)
+	l.half = 32 << 10
+	for i := uint64(21); i < 24; i++ {
+		if err := l.StoreLogs(entries(i, i, 1, 100)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, last := l.inBolt(); last != 21 {
+		t.Fatalf("raft.db has entries up to %d, want 21", last)
+	}
+	after, _, _ := crashed(t, l)
+	again, _ := mustOpenLogs(t, after)
+	sameAsModel(t, 0, again, append(entries(1, 20, 1, 300), entries(21, 23, 1, 100)...), 23)
 }
 
 // TestOneSync counts the writes of raft.db and of the journal.
@@ -433,6 +543,13 @@ func TestOneSync(t *testing.T) {
 	}
 	if after := transaction(t, l); !bytes.Equal(after, before) || l.Syncs.Load() != syncs+100 {
 		t.Errorf("raft.db was written for appends, or there were %d syncs for 100 of them", l.Syncs.Load()-syncs)
+	}
+	if err := forget(l); err != nil {
+		t.Fatal(err)
+	}
+	if l.Folds.Load() != 1 || l.FoldTime.Load() <= 0 || l.FoldBytes.Load() != 100*(1000+entryOverhead) || l.Syncs.Load() != syncs+100 {
+		t.Errorf("%d folds of %d bytes in %d ns and %d syncs are counted for 100 entries of 1000 bytes",
+			l.Folds.Load(), l.FoldBytes.Load(), l.FoldTime.Load(), l.Syncs.Load()-syncs)
 	}
 }
 

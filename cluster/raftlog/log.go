@@ -8,12 +8,14 @@
 package raftlog
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"math"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -62,14 +64,20 @@ type Log struct {
 	appends  stopwatch
 	votes    stopwatch // of the stable store
 	folds    stopwatch
+	deletes  stopwatch
 	Syncs    atomic.Uint64 // of appends and votes
 	SyncTime atomic.Int64
+
+	// Folds of the journal, the time that they took, also those that failed, and the bytes of the entries that they moved.
+	Folds, FoldBytes atomic.Uint64
+	FoldTime         atomic.Int64
 
 	// onDamage is called when the open file turns out to be damaged; it may be nil. damage ends its use.
 	OnDamage func(error)
 	damage   atomic.Pointer[storage.CorruptError]
-	file     *os.File   // what bbolt has open, for reading its meta pages
+	file     *os.File   // what bbolt has open, for its meta pages
 	changeMu sync.Mutex // held while bbolt writes
+	unsynced bool       // a write failed: the meta pages may not be on the disk as they are read. Belongs to changeMu
 	closed   atomic.Bool
 
 	foldMu  sync.Mutex // held while the header in raft.db changes; locked before writeMu
@@ -82,6 +90,7 @@ type Log struct {
 	foldFailed atomic.Pointer[error]
 	wake, stop chan struct{}
 	folding    sync.WaitGroup
+	beginLoop  sync.Once
 	identity   func() []byte // of the data directory, nil if it has none
 
 	mu          sync.RWMutex
@@ -118,12 +127,15 @@ func open(path string, create bool, identity storage.FileIdentity) (*Log, *Stabl
 	if err != nil {
 		return nil, nil, err
 	}
-	_ = shrink(path, found.bytes) // without room for a copy it stays as it is
+	_ = shrink(path, found.bytes)                                // without room for a copy it stays as it is
+	if err := boltfile.SyncDir(filepath.Dir(path)); err != nil { // a process may have ended between a rename and that
+		return nil, nil, fmt.Errorf("opening %s: %w", path, err)
+	}
 	bolt, err := openBolt(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening %s: %w", path, err)
 	}
-	file, err := os.Open(path)
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("opening %s: %w", path, err), bolt.Close())
 	}
@@ -172,6 +184,9 @@ func (l *Log) Close() error {
 	err := l.endJournal()
 	l.changeMu.Lock()
 	defer l.changeMu.Unlock()
+	if l.unsynced && l.damage.Load() == nil {
+		err = errors.Join(err, boltfile.SyncMetas(l.file))
+	}
 	err = errors.Join(err, l.file.Close())
 	if l.damage.Load() != nil {
 		return err
@@ -197,11 +212,14 @@ func (l *Log) time(w *stopwatch, write func() error) (err error) {
 			failed.Store(nil)
 		}
 		w.since.Store(nil)
-		if w == &l.folds {
-			return
+		switch took := int64(time.Since(begin)); w {
+		case &l.folds:
+			l.Folds.Add(1)
+			l.FoldTime.Add(took)
+		case &l.appends, &l.votes:
+			l.Syncs.Add(1)
+			l.SyncTime.Add(took)
 		}
-		l.Syncs.Add(1)
-		l.SyncTime.Add(int64(time.Since(begin)))
 	}()
 	if l.Fault != nil {
 		if err := l.Fault(); err != nil {
@@ -213,10 +231,8 @@ func (l *Log) time(w *stopwatch, write func() error) (err error) {
 
 // Failure returns why the last write failed, nil if it did not.
 func (l *Log) Failure() error {
-	for _, failed := range []*atomic.Pointer[error]{&l.failed, &l.foldFailed} {
-		if err := failed.Load(); err != nil {
-			return *err
-		}
+	if err := cmp.Or(l.failed.Load(), l.foldFailed.Load()); err != nil {
+		return *err
 	}
 	return nil
 }
@@ -224,7 +240,7 @@ func (l *Log) Failure() error {
 // StalledFor returns how long the longest write under way has been running, 0 if there is none.
 func (l *Log) StalledFor() time.Duration {
 	var longest time.Duration
-	for _, w := range []*stopwatch{&l.appends, &l.votes, &l.folds} {
+	for _, w := range []*stopwatch{&l.appends, &l.votes, &l.folds, &l.deletes} {
 		if since := w.since.Load(); since != nil {
 			longest = max(longest, time.Since(*since))
 		}
@@ -307,10 +323,7 @@ func (l *Log) StoreLogs(entries []*raft.Log) error {
 	if err := l.mayStore(entries); err != nil {
 		return err
 	}
-	sealed := make([]*raft.Log, 0, len(entries)+1)
-	for _, e := range entries {
-		sealed = append(sealed, seal(e))
-	}
+	sealed := sealAll(entries)
 	if done, err := l.storeInJournal(entries, sealed); done || err != nil {
 		return err
 	}
@@ -345,8 +358,13 @@ func (l *Log) note(entries []*raft.Log, folded uint64) {
 	l.remember(entries)
 }
 
+// write stores entries and the header in raft.db. foldMu and writeMu are held, and everything is folded.
 func (l *Log) write(sealed []*raft.Log) error {
-	return l.time(&l.appends, func() error { return l.change(func() error { return l.bolt.StoreLogs(sealed) }) })
+	err := l.time(&l.appends, func() error { return l.change(func() error { return l.bolt.StoreLogs(sealed) }) })
+	if err != nil && l.journal != nil {
+		l.journal.suspect = true // raft.db may have it all the same: what follows in the journal would not fit
+	}
+	return err
 }
 
 // remember keeps the newest entries, without holes and within recentMaxBytes: always the last one, and those that raft.db does not have.
@@ -380,7 +398,8 @@ func (l *Log) DeleteRange(from, to uint64) error {
 	if err != nil {
 		return err
 	}
-	return l.deleteChunks(from, to)
+	_ = l.deleteChunks(from, to) // Raft would ask for them again, and they are not in the log any more. The next Open tries again
+	return nil
 }
 
 // Truncate deletes the entries from one on, also those that were applied: for tests of a log that lost its tail.
@@ -469,7 +488,10 @@ func (l *Log) disown(from, to uint64) (uint64, uint64, error) {
 
 func (l *Log) deleteChunks(from, to uint64) error {
 	for lo := from; lo <= to; lo += deleteChunk {
-		if err := l.change(func() error { return l.bolt.DeleteRange(lo, min(to, lo+deleteChunk-1)) }); err != nil {
+		err := l.time(&l.deletes, func() error {
+			return l.change(func() error { return l.bolt.DeleteRange(lo, min(to, lo+deleteChunk-1)) })
+		})
+		if err != nil {
 			return err
 		}
 		if lo > math.MaxUint64-deleteChunk {
@@ -484,6 +506,15 @@ func seal(e *raft.Log) *raft.Log {
 	c := *e
 	c.Extensions = append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(e.Extensions)), checksum(e, e.Extensions)), e.Extensions...)
 	return &c
+}
+
+// sealAll returns sealed copies, with room for the header.
+func sealAll(entries []*raft.Log) []*raft.Log {
+	sealed := make([]*raft.Log, 0, len(entries)+1)
+	for _, e := range entries {
+		sealed = append(sealed, seal(e))
+	}
+	return sealed
 }
 
 // unseal verifies and removes the checksum.
@@ -501,16 +532,20 @@ func unseal(e *raft.Log) error {
 	return nil
 }
 
-func checksum(e *raft.Log, extensions []byte) uint32 {
+// appendHead appends index, term, type and time.
+func appendHead(b []byte, e *raft.Log) []byte {
 	var at int64
 	if !e.AppendedAt.IsZero() {
 		at = e.AppendedAt.UnixNano()
 	}
-	head := make([]byte, 0, 64)
-	head = binary.BigEndian.AppendUint64(head, e.Index)
-	head = binary.BigEndian.AppendUint64(head, e.Term)
-	head = append(head, byte(e.Type))
-	head = binary.BigEndian.AppendUint64(head, uint64(at))
+	b = binary.BigEndian.AppendUint64(b, e.Index)
+	b = binary.BigEndian.AppendUint64(b, e.Term)
+	b = append(b, byte(e.Type))
+	return binary.BigEndian.AppendUint64(b, uint64(at))
+}
+
+func checksum(e *raft.Log, extensions []byte) uint32 {
+	head := appendHead(make([]byte, 0, 64), e)
 	head = binary.BigEndian.AppendUint64(head, uint64(len(e.Data)))
 	sum := crc32.Update(0, castagnoli, head)
 	sum = crc32.Update(sum, castagnoli, e.Data)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -13,7 +14,6 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/coffer-project/coffer/cmd/coffer/config"
 	"github.com/coffer-project/coffer/server/snapshots"
 )
 
@@ -151,42 +151,25 @@ func TestDashboardAndDocumentationNameRealMetrics(t *testing.T) {
 // nodeMetric are metrics of nodes, disks and replication: the dashboard has those that are worth an alert.
 var nodeMetric = regexp.MustCompile(`^coffer_(raft|disk|scrub|replication)_`)
 
-// Every configuration in the documentation must be one: keys that are not known, or values that are not possible, are
-// errors. That parts are missing is fine.
-func TestDocumentedConfigurationsAreRead(t *testing.T) {
-	pages, err := filepath.Glob(filepath.Join(docs, "*.md"))
+// The unit of systemd is one, and lets plugins have the namespaces that package server/plugin/process gives them.
+func TestSystemdUnit(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(docs, "deploy", "coffer.service"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	block := regexp.MustCompile("(?s)```hcl\n(.*?)```")
-	seen := 0
-	for _, page := range pages {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, found := range block.FindAllStringSubmatch(string(text), -1) {
-			if strings.HasPrefix(found[1], "path ") {
-				continue // a policy
-			}
-			// There can be one seal: where several are shown, they are alternatives.
-			for i, part := range strings.Split("\n"+found[1], "\nseal ") {
-				if i > 0 {
-					part = "seal " + part
-				}
-				seen++
-				file := filepath.Join(t.TempDir(), "part.hcl")
-				if err := os.WriteFile(file, []byte(part), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := config.Load(file); err != nil {
-					t.Errorf("%s: %v in\n%s", page, err, part)
-				}
-			}
-		}
+	if !strings.Contains(string(text), "\nRestrictNamespaces=user pid\n") {
+		t.Error("the unit keeps plugins from PID namespaces of their own")
 	}
-	if seen < 3 {
-		t.Errorf("only %d configurations found", seen)
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not installed")
+	}
+	unit := filepath.Join(t.TempDir(), "coffer.service")
+	if err := os.WriteFile(unit, []byte(strings.ReplaceAll(string(text), "/usr/bin/coffer", os.Args[0])), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), analyze, "verify", unit).CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 

@@ -60,48 +60,48 @@ type (
 
 // parts declares the paths of single fields.
 func parts(r *engines.Router) {
-	part(r, "policies", "token_policies", "policies", policiesIn{}, func(ro *role, in *policiesIn) {
+	part(r, "policies", "token_policies", "policies", "[string]", policiesIn{}, func(ro *role, in *policiesIn) {
 		if ro.Token.TokenPolicies = in.TokenPolicies; len(in.TokenPolicies) == 0 {
 			ro.Token.TokenPolicies = in.Policies
 		}
 	})
-	part(r, "bind-secret-id", "bind_secret_id", "", bindSecretIDIn{BindSecretID: true}, func(ro *role, in *bindSecretIDIn) {
+	part(r, "bind-secret-id", "bind_secret_id", "", "boolean", bindSecretIDIn{BindSecretID: true}, func(ro *role, in *bindSecretIDIn) {
 		ro.BindSecretID = in.BindSecretID
 	})
-	part(r, "secret-id-bound-cidrs", "secret_id_bound_cidrs", "", secretIDBoundCIDRsIn{}, func(ro *role, in *secretIDBoundCIDRsIn) {
+	part(r, "secret-id-bound-cidrs", "secret_id_bound_cidrs", "", "[string]", secretIDBoundCIDRsIn{}, func(ro *role, in *secretIDBoundCIDRsIn) {
 		ro.SecretIDBoundCIDRs = in.SecretIDBoundCIDRs
 	})
-	part(r, "bound-cidr-list", "secret_id_bound_cidrs", "bound_cidr_list", boundCIDRListIn{}, func(ro *role, in *boundCIDRListIn) {
+	part(r, "bound-cidr-list", "secret_id_bound_cidrs", "bound_cidr_list", "[string]", boundCIDRListIn{}, func(ro *role, in *boundCIDRListIn) {
 		ro.SecretIDBoundCIDRs = in.BoundCIDRList
 	})
-	part(r, "secret-id-num-uses", "secret_id_num_uses", "", secretIDNumUsesIn{}, func(ro *role, in *secretIDNumUsesIn) {
+	part(r, "secret-id-num-uses", "secret_id_num_uses", "", "integer", secretIDNumUsesIn{}, func(ro *role, in *secretIDNumUsesIn) {
 		ro.SecretIDNumUses = in.SecretIDNumUses
 	})
-	part(r, "secret-id-ttl", "secret_id_ttl", "", secretIDTTLIn{}, func(ro *role, in *secretIDTTLIn) {
+	part(r, "secret-id-ttl", "secret_id_ttl", "", "integer", secretIDTTLIn{}, func(ro *role, in *secretIDTTLIn) {
 		ro.SecretIDTTL = in.SecretIDTTL
 	})
-	part(r, "period", "token_period", "period", periodIn{}, func(ro *role, in *periodIn) {
+	part(r, "period", "token_period", "period", "integer", periodIn{}, func(ro *role, in *periodIn) {
 		ro.Token.TokenPeriod = cmp.Or(in.TokenPeriod, in.Period)
 	})
-	part(r, "token-ttl", "token_ttl", "", tokenTTLIn{}, func(ro *role, in *tokenTTLIn) {
+	part(r, "token-ttl", "token_ttl", "", "integer", tokenTTLIn{}, func(ro *role, in *tokenTTLIn) {
 		ro.Token.TokenTTL = in.TokenTTL
 	})
-	part(r, "token-max-ttl", "token_max_ttl", "", tokenMaxTTLIn{}, func(ro *role, in *tokenMaxTTLIn) {
+	part(r, "token-max-ttl", "token_max_ttl", "", "integer", tokenMaxTTLIn{}, func(ro *role, in *tokenMaxTTLIn) {
 		ro.Token.TokenMaxTTL = in.TokenMaxTTL
 	})
-	part(r, "token-num-uses", "token_num_uses", "", tokenNumUsesIn{}, func(ro *role, in *tokenNumUsesIn) {
+	part(r, "token-num-uses", "token_num_uses", "", "integer", tokenNumUsesIn{}, func(ro *role, in *tokenNumUsesIn) {
 		ro.Token.TokenNumUses = in.TokenNumUses
 	})
-	part(r, "token-bound-cidrs", "token_bound_cidrs", "", tokenBoundCIDRsIn{}, func(ro *role, in *tokenBoundCIDRsIn) {
+	part(r, "token-bound-cidrs", "token_bound_cidrs", "", "[string]", tokenBoundCIDRsIn{}, func(ro *role, in *tokenBoundCIDRsIn) {
 		ro.Token.TokenBoundCIDRs = in.TokenBoundCIDRs
 	})
-	readPart(r, "local-secret-ids", "local_secret_ids", "")
+	readPart(r, "local-secret-ids", "local_secret_ids", "", "boolean")
 }
 
 // part declares how one field of a role is read, written and brought back to its default, which is what set makes
-// of unset. older is the field's older name on this path, or "".
-func part[In any](r *engines.Router, path, field, older string, unset In, set func(*role, *In)) {
-	readPart(r, path, field, older)
+// of unset. older is the field's older name on this path, or "", kind its type in responses.
+func part[In any](r *engines.Router, path, field, older, kind string, unset In, set func(*role, *In)) {
+	readPart(r, path, field, older, kind)
 	pattern := "role/{role_name}/" + path
 	engines.On(r, engines.Update, pattern, "Change the role's "+field+".", 0,
 		func(ctx context.Context, req *engines.Request, in *In) (*engines.Response, error) {
@@ -117,7 +117,11 @@ func part[In any](r *engines.Router, path, field, older string, unset In, set fu
 }
 
 // readPart declares how one field of a role is read: under both names, if there are two.
-func readPart(r *engines.Router, path, field, older string) {
+func readPart(r *engines.Router, path, field, older, kind string) {
+	shape := field + ": " + kind
+	if older != "" {
+		shape += ", " + older + ": " + kind
+	}
 	engines.On(r, engines.Read, "role/{role_name}/"+path, "Read the role's "+field+".", 0,
 		func(ctx context.Context, req *engines.Request, in *roleIn) (*engines.Response, error) {
 			ro, err := findRole(ctx, req.Mount.Storage, in.RoleName, engines.NotFound(""))
@@ -130,5 +134,5 @@ func readPart(r *engines.Router, path, field, older string) {
 				data[older] = value
 			}
 			return &engines.Response{Data: data}, nil
-		}).Returns("*: any")
+		}).Returns(shape)
 }

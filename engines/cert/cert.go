@@ -47,12 +47,14 @@ func New(engines.Mount) (engines.Engine, error) {
 			integer, role_cache_size: integer`)
 	engines.On(r, engines.Update, "config", "Change the configuration as far as it is given.", 0, writeConfig)
 	engines.On(r, engines.List, "certs", "List the roles.", 0, listRoles).Returns("keys: [string]")
-	engines.On(r, engines.Read, "certs/{name}", "Read a role.", 0, readRole).Returns("*: any")
+	engines.On(r, engines.Read, "certs/{name}", "Read a role.", 0, readRole).
+		Returns(engines.ShapeOf(constraints{}, engines.TokenFields{}, ocspIn{}) + `, certificate, display_name,
+			policies: [string], ttl: integer, max_ttl: integer, period: integer, bound_cidrs: [string]`)
 	engines.On(r, engines.Delete, "certs/{name}", "Delete a role. Its tokens live on until they expire.", 0, deleteRole)
 	engines.On(r, engines.Update, "certs/{name}", "Create a role, or change what is given.", 0, writeRole).Exists = roleExists
 	engines.On(r, engines.List, "crls", "List the revocation lists.", 0, listCRLs).Returns("keys: [string]")
 	engines.On(r, engines.Read, "crls/{name}", "Read a revocation list.", 0, readCRL).
-		Returns("cdp: any, issuer, next_update, serials: {*: {*: any}}, this_update")
+		Returns("cdp: {url}?, issuer, next_update, serials: {*: {}}, this_update")
 	engines.On(r, engines.Delete, "crls/{name}", "Delete a revocation list. What it revoked is valid again.", 0, deleteCRL)
 	engines.On(r, engines.Update, "crls/{name}", "Store a revocation list, or replace it.", 0, e.writeCRL).Exists = crlExists
 	engines.On(r, engines.Update, "login", "Log in with the certificate of the connection.", engines.Unauthenticated|engines.Active, e.login).

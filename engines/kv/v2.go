@@ -17,7 +17,7 @@ func newRouterV2() *engines.Router {
 	engines.On(r, engines.Update, "data/{path...?}", "Write a new version of a secret.", 0, writeData).
 		Returns("created_time, custom_metadata: {*: string}?, deletion_time, destroyed: boolean, version: integer").Exists = recordExists
 	engines.On(r, engines.Patch, "data/{path...?}", "Write a new version: the latest one with a merge patch applied.", 0, patchData).
-		Returns("created_time, custom_metadata: any, data: any, deletion_time, destroyed: boolean, metadata: {*: any}, version: integer")
+		Returns("created_time, custom_metadata: {*: string}?, deletion_time, destroyed: boolean, version: integer")
 	engines.On(r, engines.Delete, "data/{path...?}", "Soft-delete the latest version of a secret.", 0, deleteLatest)
 	engines.On(r, engines.Read, "subkeys/{path...}", "Read the structure of a secret, without its values.", 0, readSubkeys).
 		Returns(`metadata: {created_time, custom_metadata: {*: string}?, deletion_time, destroyed: boolean, version: integer}, subkeys: {*:

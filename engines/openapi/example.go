@@ -40,6 +40,9 @@ func exampleOf(name string, schema object) any {
 	if v, ok := byName[name]; ok && fits(schema, v) {
 		return v
 	}
+	if either, ok := schema["oneOf"].([]object); ok {
+		return exampleOf(name, either[0])
+	}
 	switch schema["type"] {
 	case "string":
 		switch {

@@ -23,7 +23,7 @@ func parseShape(r *engines.Route, help func(name string) string) (*response, err
 		return nil, nil
 	}
 	out, text := &response{}, r.Shape
-	if before, after, found := strings.Cut(text, ";"); found {
+	if before, after, found := strings.Cut(text, ";"); found && !strings.Contains(before, `"`) {
 		for _, word := range strings.Fields(before) {
 			switch {
 			case word == "auth":
@@ -76,7 +76,7 @@ func (p *shapeParser) take(token string) bool {
 // word returns the next name, "" if there is none.
 func (p *shapeParser) word() string {
 	p.space()
-	end := strings.IndexAny(p.text, " \t\n,:?{}[]")
+	end := strings.IndexAny(p.text, " \t\n,:?|{}[]\"")
 	if end < 0 {
 		end = len(p.text)
 	}
@@ -88,6 +88,9 @@ func (p *shapeParser) word() string {
 
 // fields reads fields up to the given end, which it takes.
 func (p *shapeParser) fields(end string) (object, error) {
+	if p.take("}") {
+		return object{"type": "object", "additionalProperties": false}, nil
+	}
 	properties := object{}
 	schema := object{"type": "object", "properties": properties}
 	for {
@@ -102,10 +105,18 @@ func (p *shapeParser) fields(end string) (object, error) {
 				return nil, err
 			}
 		}
+		text := p.help(name)
+		if p.take(`"`) {
+			before, after, closed := strings.Cut(p.text, `"`)
+			if text, p.text = before, after; !closed {
+				return nil, fmt.Errorf("a quote is missing after %q", before)
+			}
+			p.space()
+		}
 		if name == "*" {
 			schema["additionalProperties"] = field
 		} else {
-			if text := p.help(name); text != "" {
+			if text != "" {
 				field["description"] = text
 			}
 			properties[name] = field
@@ -144,6 +155,10 @@ func (p *shapeParser) kind() (object, error) {
 		default:
 			err = fmt.Errorf("%q is no type", word)
 		}
+	}
+	if err == nil && p.take("|") {
+		other, failed := p.kind()
+		return object{"oneOf": []object{out, other}}, failed
 	}
 	if err == nil && p.take("?") {
 		out["nullable"] = true
@@ -184,11 +199,13 @@ func responses(r *response) object {
 		if r.auth {
 			properties["auth"], example["auth"] = object{"$ref": "#/components/schemas/Auth"}, exampleOf("", authSchema)
 		}
+		data := object{"type": "object", "nullable": true, "additionalProperties": false}
 		if r.fields != nil {
-			data := maps.Clone(r.fields)
+			data = maps.Clone(r.fields)
 			data["nullable"] = true // while it is wrapped
-			properties["data"], example["data"] = data, exampleOf("", data)
+			example["data"] = exampleOf("", data)
 		}
+		properties["data"] = data
 		if names, ok := r.fields["properties"].(object); ok && r.both {
 			for name, field := range names {
 				properties[name], example[name] = field, exampleOf(name, field.(object))
@@ -215,7 +232,15 @@ var authSchema = object{"type": "object", "nullable": true, "description": "The 
 	"metadata":       object{"type": "object", "nullable": true, "additionalProperties": object{"type": "string"}},
 	"lease_duration": object{"type": "integer", "description": "Seconds."}, "renewable": object{"type": "boolean"},
 	"entity_id": object{"type": "string"}, "token_type": object{"type": "string"}, "orphan": object{"type": "boolean"},
-	"mfa_requirement": object{"type": "object", "nullable": true, "additionalProperties": true}, "num_uses": object{"type": "integer"},
+	"num_uses": object{"type": "integer"},
+	"mfa_requirement": object{"type": "object", "nullable": true, "description": "What the login needs besides: sys/mfa/validate takes the codes.", "properties": object{
+		"mfa_request_id": object{"type": "string"},
+		"mfa_constraints": object{"type": "object", "additionalProperties": object{"type": "object", "properties": object{
+			"any": object{"type": "array", "items": object{"type": "object", "properties": object{
+				"type": object{"type": "string"}, "id": object{"type": "string"}, "uses_passcode": object{"type": "boolean"}, "name": object{"type": "string"},
+			}}},
+		}}},
+	}},
 }}
 
 var texts = object{"type": "array", "nullable": true, "items": object{"type": "string"}}

@@ -63,7 +63,7 @@ func (b *backend) WantsForeignForm(_ context.Context, r *pipeline.Request) bool 
 func (b *backend) Active() bool                     { return b.active }
 func (b *backend) AwaitActive(context.Context) bool { b.active = b.elected; return b.elected }
 func (b *backend) ActiveAddr() string               { return "https://active.example:8200" }
-func (b *backend) State() string                    { return "state" }
+func (b *backend) State() []string                  { return []string{"state"} }
 func (b *backend) Linearize(context.Context) error  { return nil }
 func (b *backend) NodeID() string                   { return "n1" }
 func (b *backend) Sealed() bool                     { return b.sealed }

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/coffer-project/coffer/engines/input/jsontext"
 	"github.com/coffer-project/coffer/server/pipeline"
 )
 
@@ -17,8 +18,8 @@ var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 // reply writes an answer.
 func (x *exchange) reply(reply *pipeline.Reply) {
 	h := x.w.Header()
-	if state := x.api.opts.Backend.State(); state != "" {
-		h["X-Vault-Index"] = []string{state}
+	if state := x.api.opts.Backend.State(); state != nil {
+		h["X-Vault-Index"] = state
 	}
 	if reply == nil || reply.Response == nil {
 		x.send(http.StatusNoContent, nil)
@@ -162,35 +163,26 @@ func writeTop(b *bytes.Buffer, name string, value any) error {
 	if reserved[name] {
 		return nil
 	}
-	key, err := json.Marshal(name)
-	if err != nil {
+	b.WriteByte(',')
+	if err := writeJSON(b, name); err != nil {
 		return err
 	}
-	b.WriteByte(',')
-	b.Write(key)
 	b.WriteByte(':')
 	return writeJSON(b, value)
 }
 
 // writeJSON writes v without HTML escapes and without a newline. A json.RawMessage goes out as it is.
 func writeJSON(b *bytes.Buffer, v any) error {
-	switch v := v.(type) {
-	case nil:
-		b.WriteString("null")
-		return nil
-	case json.RawMessage:
-		if len(v) == 0 {
-			b.WriteString("null")
-			return nil
+	raw, ok := v.(json.RawMessage)
+	if ok && len(raw) == 0 {
+		v, ok = nil, false
+	}
+	if !ok {
+		var err error
+		if raw, err = jsontext.Append(b.AvailableBuffer(), v); err != nil {
+			return err
 		}
-		b.Write(v)
-		return nil
 	}
-	enc := json.NewEncoder(b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return err
-	}
-	b.Truncate(b.Len() - 1)
+	b.Write(raw)
 	return nil
 }

@@ -15,7 +15,7 @@ const (
 	groupAliasShape = `canonical_id, creation_time, id, last_update_time, merged_from_canonical_ids: [string]?, metadata: {*: string}?, mount_accessor, mount_path, mount_type, name, namespace_id`
 	entityShape     = "aliases: [{" + aliasShape + `}], creation_time, direct_group_ids: [string], disabled: boolean, group_ids: [string], id,
 		inherited_group_ids: [string], last_update_time, merged_entity_ids: [string]?, metadata: {*: string}?, name, namespace_id, policies: [string]`
-	groupShape = "alias: {*: any}, creation_time, id, last_update_time, member_entity_ids: [string], member_group_ids: [string], metadata: {*: string}?, modify_index: integer, name, namespace_id, parent_group_ids: [string], policies: [string], type"
+	groupShape = "alias: {" + groupAliasShape + "}, creation_time, id, last_update_time, member_entity_ids: [string], member_group_ids: [string], metadata: {*: string}?, modify_index: integer, name, namespace_id, parent_group_ids: [string], policies: [string], type"
 )
 
 // routes declares the paths.

@@ -144,6 +144,10 @@ var help = map[string]string{
 	"disk_directories_low":         "Directories of data and audit files whose disk has less room than free_space_warning or free_space_warning_percent.",
 	"requests_in_flight":           "Requests that the node is working on.",
 
+	"raft_log_folds_total":        "Times that entries of the Raft log moved from its journal to raft.db, or could not.",
+	"raft_log_fold_seconds_total": "Time that this took. The next write waits for it only when the journal is full.",
+	"raft_log_fold_bytes_total":   "Bytes of the entries that moved.",
+
 	"state_unverified_bytes":                  "Bytes of the state file that have not been checked since the node started; 0: all of it is right.",
 	"scrub_state_bytes_total":                 "Bytes of the state file that were read to compare them with their checksums.",
 	"scrub_state_failures_total":              "Passes over the state file that found damage.",

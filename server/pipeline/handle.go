@@ -351,11 +351,10 @@ func (p *Pipeline) serve(ctx context.Context, c *call) (*engines.Response, error
 			}()
 		}
 	}
-	release, err := c.hold()
-	if err != nil {
+	if err := c.hold(); err != nil {
 		return nil, err
 	}
-	defer release()
+	defer c.release()
 	inside := p.inRoom(ctx, c)
 	if c.wrapTTL > 0 && fence.NoRoom(inside) {
 		return nil, p.Store.Reject()
@@ -376,12 +375,19 @@ func (p *Pipeline) inRoom(ctx context.Context, c *call) context.Context {
 	return fence.WithoutRoom(ctx)
 }
 
-// hold keeps the mount there until release, so that what is handed out of it is known before it is revoked.
-func (c *call) hold() (release func(), err error) {
+// hold keeps the mount there until release, so that what is handed out of it is known before it is revoked. After an error
+// there is nothing to release.
+func (c *call) hold() error {
 	if c.route == nil {
-		return func() {}, nil
+		return nil
 	}
-	return c.mount.Release, c.mount.Hold()
+	return c.mount.Hold()
+}
+
+func (c *call) release() {
+	if c.route != nil {
+		c.mount.Release()
+	}
 }
 
 // engine has the request answered, here or by the primary cluster. The mount is held.

@@ -125,9 +125,8 @@ func (p *Pipeline) handleRemote(ctx context.Context, c *call, peer roles.Peer, s
 	var response *engines.Response
 	err := denied
 	if err == nil {
-		var release func()
-		if release, err = c.hold(); err == nil {
-			defer release()
+		if err = c.hold(); err == nil {
+			defer c.release()
 			response, err = p.engine(p.inRoom(ctx, c), c)
 		}
 	}

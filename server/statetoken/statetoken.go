@@ -70,7 +70,7 @@ type own struct {
 // made is the last one.
 type made struct {
 	state
-	text string
+	header []string
 }
 
 // New returns Tokens without a key: there are none until SetKey.
@@ -172,25 +172,25 @@ func (t *Tokens) position(ctx context.Context) storage.Position {
 	return storage.Position{}
 }
 
-// State returns the token of the state on this node, or "" while sealed.
-func (t *Tokens) State() string {
+// State returns the token of the state on this node as the one value of a header, nil while sealed. Callers must not change it.
+func (t *Tokens) State() []string {
 	own := t.own.Load()
 	if own == nil {
-		return ""
+		return nil
 	}
 	s := state{cluster: own.cluster, index: t.opts.Raw.AppliedIndex(), at: t.position(context.Background())}
 	if last := t.last.Load(); last != nil && last.state == s {
-		return last.text
+		return last.header
 	}
 	body, key := s.body(), own.key
 	if body[0] == versionInSet {
 		if key = t.setKey(); key == nil {
-			return ""
+			return nil
 		}
 	}
-	text := base64.StdEncoding.EncodeToString(append(body, mac(key, body)...))
-	t.last.Store(&made{s, text})
-	return text
+	header := []string{base64.StdEncoding.EncodeToString(append(body, mac(key, body)...))}
+	t.last.Store(&made{s, header})
+	return header
 }
 
 // Await waits until this node has the state a token stands for. One of another cluster of the set names a position in

@@ -23,7 +23,7 @@ func (s *System) gatePaths() {
 		Returns("top; features: [string]")
 	engines.On(r, engines.Read, "license/status", "Describe the licence: there is none, and none is needed.", 0, licenseStatus).
 		Returns(`autoloaded: {customer_id, expiration_time, features: [string], installation_id, license_id, performance_standby_count:
-			integer, start_time, terminated: boolean, termination_time}, autoloading_used: boolean, persisted_autoload: any`)
+			integer, start_time, terminated: boolean, termination_time}, autoloading_used: boolean, persisted_autoload: {license_id}?`)
 	engines.On(r, engines.Read, "activation-flags", "List the features that are activated: all.", anybody, fixed(activationFlags())).
 		Returns(activationFlagsShape)
 	engines.On(r, engines.Update, "activation-flags/{name}/activate", "Activate a feature: it is already.", engines.RootNamespace, activate).
@@ -39,9 +39,9 @@ func (s *System) gatePaths() {
 	none := &engines.Response{Data: map[string]any{"keys": []string{}, "key_info": map[string]any{}}}
 	for _, op := range []engines.Operation{engines.Read, engines.List} {
 		engines.On(r, op, "internal/ui/unauthenticated-messages", "List the messages to show before the login.", anybody, fixed(none)).
-			Returns("key_info: {*: any}, keys: [string]")
+			Returns("key_info: {*: {title}}, keys: [string]")
 		engines.On(r, op, "internal/ui/authenticated-messages", "List the messages to show after the login.", engines.AnyToken, fixed(none)).
-			Returns("key_info: {*: any}, keys: [string]")
+			Returns("key_info: {*: {title}}, keys: [string]")
 	}
 }
 

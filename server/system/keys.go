@@ -17,7 +17,7 @@ func (s *System) keyPaths() {
 	}
 	for _, pattern := range []string{"rotate/config", "rotate/keyring/config"} {
 		engines.On(r, engines.Read, pattern, "Read the rule by which the encryption key is replaced.", engines.Sudo|engines.RootNamespace, s.readRotation).
-			Returns("top; enabled: boolean, interval: any, max_operations: integer")
+			Returns("top; enabled: boolean, interval: integer|string, max_operations: integer")
 		engines.On(r, engines.Update, pattern, "Change the rule by which the encryption key is replaced.", engines.Sudo|engines.RootNamespace, s.writeRotation)
 	}
 }

@@ -22,7 +22,8 @@ func (s *System) metaPaths() {
 		metrics |= engines.Unauthenticated
 	}
 	engines.On(r, engines.Read, "metrics", "The metrics of this node, for Prometheus or as JSON.", metrics, s.metrics).
-		Returns("json; *: any")
+		Returns(`json; Timestamp, Gauges: [{Name, Value: number, Labels: {*: string}}], Counters: [{Name, Value: number, Labels: {*: string}}],
+			Samples: [{Name, Value: number "Sum of what was measured.", Count: integer "How often it was measured.", Labels: {*: string}}]`)
 }
 
 // How many engines are asked at a time for the documents that only they have, and how long for all of them.

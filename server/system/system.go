@@ -5,11 +5,11 @@ package system
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/engines/input/jsontext"
 	"github.com/coffer-project/coffer/server/lifecycle"
 	"github.com/coffer-project/coffer/server/lifecycle/members"
 	"github.com/coffer-project/coffer/server/mount"
@@ -94,7 +94,7 @@ type none struct{}
 
 // plain answers JSON without the envelope, as the family does on the paths that work while sealed.
 func plain(status int, v any) (*engines.Response, error) {
-	body, err := json.Marshal(v)
+	body, err := jsontext.Append(nil, v)
 	if err != nil {
 		return nil, err
 	}

@@ -63,14 +63,16 @@ func newKeys(r ring, stored storage.Entry, changes uint64, before *keys) *keys {
 // seal returns plain sealed for name under the active key.
 func (k *keys) seal(name string, plain []byte) []byte {
 	k.active.encryptions.Add(1)
-	out := make([]byte, headerBytes, Overhead+len(plain))
+	size := Overhead + len(plain)
+	room := make([]byte, headerBytes, size+len(name)+aadBytes)
+	out := room[:headerBytes:size]
 	out[0] = valueFormat
 	binary.BigEndian.PutUint32(out[2:], k.active.term)
-	return k.active.aead.Seal(out, nil, plain, valueAAD(k.active.term, name))
+	return k.active.aead.Seal(out, nil, plain, appendAAD(room[size:size], k.active.term, name))
 }
 
-// open returns what was sealed for name. Its errors are badValues. It allocates the plaintext and the
-// associated data, nothing else.
+// open returns what was sealed for name. Its errors are badValues. It allocates room for the plaintext and, behind it, the
+// associated data, and nothing else.
 func (k *keys) open(name string, sealed []byte) ([]byte, error) {
 	if len(sealed) < Overhead {
 		return nil, badValue("too short for a sealed value")
@@ -83,15 +85,20 @@ func (k *keys) open(name string, sealed []byte) ([]byte, error) {
 	if !ok {
 		return nil, badValue(fmt.Sprintf("the key ring has no term %d", term))
 	}
-	plain, err := key.aead.Open(nil, nil, sealed[headerBytes:], valueAAD(term, name))
+	size := len(sealed) - Overhead
+	room := make([]byte, 0, size+len(name)+aadBytes)
+	plain, err := key.aead.Open(room[:0:size], nil, sealed[headerBytes:], appendAAD(room[size:size], term, name))
 	if err != nil {
 		return nil, badValue("the value does not authenticate")
 	}
 	return plain, nil
 }
 
-func valueAAD(term uint32, name string) []byte {
-	aad := make([]byte, 0, 1+4+len(name))
+// aadBytes is how much longer the associated data is than the name.
+const aadBytes = 1 + 4
+
+// appendAAD appends the associated data of a value.
+func appendAAD(aad []byte, term uint32, name string) []byte {
 	aad = append(aad, valueFormat)
 	aad = binary.BigEndian.AppendUint32(aad, term)
 	return append(aad, name...)

@@ -14,6 +14,26 @@ func Rename(from, to string) error {
 	return SyncDir(filepath.Dir(to))
 }
 
+// Replace puts a new file in the place of the one at path, if there is one, once it is complete and durable. The new one is path.new until then; on
+// error it is removed.
+func Replace(path string, write func(*os.File) error) error {
+	temporary := path + ".new"
+	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	if err = write(f); err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = Rename(temporary, path)
+	}
+	if err != nil {
+		os.Remove(temporary) //nolint:errcheck // it takes room only
+	}
+	return err
+}
+
 // MkdirAll makes a directory, and those above it that are missing, and makes that durable.
 func MkdirAll(dir string) error {
 	if info, err := os.Stat(dir); err == nil && info.IsDir() {

@@ -23,6 +23,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -110,6 +111,9 @@ type Store struct {
 	foldErr error // why the last fold failed, nil once one succeeded
 
 	bases sync.WaitGroup // read transactions not yet rolled back
+	open  atomic.Int64   // how many they are
+	// reused: the last sync of a transaction failed, after which bbolt takes the pages that it replaced for free, also those that are read. The flusher's.
+	reused bool
 
 	dirty    chan struct{}   // capacity 1, level-triggered: there is something to fold; never closed
 	full     chan struct{}   // capacity 1, level-triggered: fold at once; never closed
@@ -197,7 +201,7 @@ func openDB(path, name string, o *Options) (db *bbolt.DB, found *verifier, err e
 		return f, nil
 	}
 	db, err = bbolt.Open(path, 0o600, opts)
-	if err == nil && found.freed {
+	if err == nil && found.trusted {
 		if err = db.Update(func(*bbolt.Tx) error { return nil }); err != nil { // from here on the file has no list, as other versions have it
 			err = errors.Join(err, db.Close())
 		}

@@ -1,9 +1,11 @@
 package boltstore
 
 import (
+	"errors"
 	"runtime/debug"
 	"time"
 
+	"github.com/coffer-project/coffer/storage/boltfile"
 	"github.com/coffer-project/coffer/storage/boltpage"
 	"github.com/coffer-project/coffer/storage/lthash"
 	"github.com/coffer-project/coffer/storage/record"
@@ -249,7 +251,7 @@ func (s *Store) backoff(err error, last time.Duration) time.Duration {
 // flush folds what failed before, if anything, then what has been committed since.
 func (s *Store) flush() error {
 	for {
-		s.saveSums(false) // also before the first fold: it may write pages of the state that the last process saved
+		s.saveSums(s.reused) // also before the first fold: it may write pages of the state that the last process saved
 		if err := s.foldFrozen(); err != nil {
 			return err
 		}
@@ -322,8 +324,16 @@ func (s *Store) write(f *frozen) (err error) {
 	s.mu.Lock()
 	now := s.cur.base // nothing else replaces it
 	s.mu.Unlock()
-	if _, err := s.pages.newestMeta(); err != nil {
+	m, err := s.pages.newestMeta()
+	if err != nil {
 		panic(err)
+	}
+	if m.Tx > now.txid { // bbolt has done all of it but for the last sync, and goes on from it
+		s.reused = true
+		return boltfile.SyncMetas(s.file)
+	}
+	if s.reused = s.reused && s.open.Load() > 1; s.reused {
+		return errors.New("a sync has failed: nothing is written until what was there before is not read any more")
 	}
 	tx, err := s.db.Begin(true)
 	if err != nil {

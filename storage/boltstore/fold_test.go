@@ -66,6 +66,40 @@ func TestFoldByItself(t *testing.T) {
 	})
 }
 
+// A transaction whose last sync fails is completed by that sync, and nothing is written as long as the state before it is read: bbolt would take pages
+// that only that state has.
+func TestLastSyncFails(t *testing.T) {
+	s, err := Open(filepath.Join(t.TempDir(), "state.db"), "", Options{FoldInterval: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	commit(t, s, 1, "k", "v")
+	if err := s.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	before, err := s.DurableView()
+	if err != nil {
+		t.Fatal(err)
+	}
+	commit(t, s, 2, "k", "w")
+	failing(s, func(f *frozen) error { return errors.Join(s.write(f), errors.New("the sync failed")) })
+	if got := s.DurablePosition().Index; got != 1 {
+		t.Fatalf("durable position is %d after a sync that failed, want 1", got)
+	}
+	if err := s.Flush(); err != nil || s.DurablePosition().Index != 2 {
+		t.Fatalf("durable position is %d after the sync was done again, want 2: %v", s.DurablePosition().Index, err)
+	}
+	commit(t, s, 3, "k", "x")
+	if s.Flush() == nil || s.DurablePosition().Index != 2 || s.Damage() != nil {
+		t.Errorf("it was written while the state before the sync was read: position %d, damage %v", s.DurablePosition().Index, s.Damage())
+	}
+	before.Close()
+	if err := s.Flush(); err != nil || s.DurablePosition().Index != 3 {
+		t.Errorf("durable position is %d when that state is not read any more, want 3: %v", s.DurablePosition().Index, err)
+	}
+}
+
 // Each commit writes the same value under two keys. Each reader sees both, whatever is folded meanwhile.
 func TestConcurrentReaders(t *testing.T) {
 	s, err := Open(filepath.Join(t.TempDir(), "state.db"), "", Options{FoldInterval: time.Microsecond})

@@ -15,6 +15,7 @@ import (
 	"github.com/coffer-project/coffer/storage/lthash"
 	"github.com/coffer-project/coffer/storage/pagesums"
 	"github.com/coffer-project/coffer/storage/record"
+	"github.com/coffer-project/coffer/storage/scrub"
 )
 
 // A large file is opened without a pass over all of it. The checksums of its pages stand beside it (package pagesums), as of a state that
@@ -27,13 +28,11 @@ import (
 
 // check looks at a file that bbolt is to open, under its lock, and returns what it has found.
 func (o *Options) check(f *os.File, path, name string) (*verifier, error) {
-	if info, err := f.Stat(); err == nil && o.Sums != "" && info.Size() > o.WholeBytes {
+	if o.Sums != "" {
 		v := newVerifier(f)
-		if err = v.trust(o); err == nil {
-			if err = boltfile.SetFree(f, v.seen.Has); err == nil {
-				v.freed = true
-				return v, nil
-			}
+		err := v.trust(o)
+		if err == nil {
+			return v, nil
 		}
 		if !errors.Is(err, os.ErrNotExist) {
 			o.Logger.Warn("the checksums beside the state file do not fit it: all of it is checked before it is used", "err", err)
@@ -46,7 +45,7 @@ func (o *Options) check(f *os.File, path, name string) (*verifier, error) {
 	if err != nil {
 		return nil, err
 	}
-	if m, err := boltpage.NewestMeta(found.read); err != nil || m.Freelist != boltpage.NoFreelist {
+	if m, _, err := boltpage.Metas(found.read); err != nil || m.Freelist != boltpage.NoFreelist {
 		if err = errors.Join(err, boltfile.ForgetFree(f)); err != nil { // the list has not been checked
 			return nil, &storage.CorruptError{File: name, Detail: err.Error()}
 		}
@@ -54,11 +53,14 @@ func (o *Options) check(f *os.File, path, name string) (*verifier, error) {
 	return found, nil
 }
 
-// trust takes the checksums from the file beside this one, and checks what has changed since they were saved.
+// trust takes the checksums from the file beside this one, and checks what has changed since they were saved. It gives the file a list of its free pages.
 func (v *verifier) trust(o *Options) error {
 	m, err := v.open()
 	if err != nil {
 		return err
+	}
+	if int64(m.HighWater)*v.pageSize <= o.WholeBytes {
+		return os.ErrNotExist // none are kept
 	}
 	saved := make(runs, len(v.seen)) // pages in use in the state that was saved
 	begin := func(s pagesums.State) error {
@@ -108,7 +110,7 @@ func (v *verifier) trust(o *Options) error {
 	}
 	v.looked.Add(gone.looked.Load())
 	v.trusted = true
-	return nil
+	return boltfile.SetFree(v.f, v.seen.Has)
 }
 
 func every(uint64) bool { return true }
@@ -206,7 +208,7 @@ func (s *Store) runPass(b *base) (sum lthash.Sum, err error) {
 	v.compare = every
 	v.alone = func() bool { return !s.pass.wanted.Load() }
 	begin := time.Now()
-	p := pacer{began: begin}
+	p := scrub.Pacer{Began: begin}
 	v.pace = func(bytes int) error {
 		s.pass.read.Add(int64(bytes))
 		select {
@@ -215,37 +217,16 @@ func (s *Store) runPass(b *base) (sum lthash.Sum, err error) {
 		default:
 		}
 		if v.alone() {
-			p.pause(s.stop)
+			p.Pause(s.stop)
 		}
 		return nil
 	}
-	err = v.addUp(b.root)
-	switch {
-	case errors.Is(err, ErrClosed):
+	if err = v.addUp(b.root); err != nil && !errors.Is(err, ErrClosed) {
+		err = s.damaged(err.Error())
+	}
+	if err != nil {
 		return v.sum, err
-	case err != nil:
-		return v.sum, s.damaged(err.Error())
 	}
 	s.opts.Logger.Info("the whole state file has been read and is right", "records", b.state.Count, "after", time.Since(begin))
 	return v.sum, nil
-}
-
-// pacer has one goroutine work half of the time.
-type pacer struct{ began time.Time }
-
-// workFor is how long the pass works between two pauses.
-const workFor = 5 * time.Millisecond
-
-func (p *pacer) pause(stop <-chan struct{}) {
-	worked := time.Since(p.began)
-	if worked < workFor {
-		return
-	}
-	t := time.NewTimer(worked)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-stop:
-	}
-	p.began = time.Now()
 }

@@ -78,6 +78,7 @@ func (s *Store) openBase(old *base) (b *base, err error) {
 	}
 	b.refs.Store(1)
 	s.bases.Add(1)
+	s.open.Add(1)
 	return b, nil
 }
 
@@ -123,6 +124,7 @@ func (b *base) get(key string) []byte {
 func (b *base) close() {
 	if b.refs.Add(-1) == 0 {
 		_ = b.tx.Rollback() // of a read transaction: cannot fail
+		b.s.open.Add(-1)
 		b.s.bases.Done()
 	}
 }

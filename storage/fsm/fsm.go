@@ -291,16 +291,10 @@ func (f *FSM) stopTrusting(why error) bool {
 
 // writeDistrust makes the note complete before it gets its name.
 func (f *FSM) writeDistrust(detail string) error {
-	path := filepath.Join(f.dir, distrusted)
-	tmp, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
+	return boltfile.Replace(filepath.Join(f.dir, distrusted), func(f *os.File) error {
+		_, err := f.WriteString(detail)
 		return err
-	}
-	_, err = tmp.WriteString(detail)
-	if err = errors.Join(err, tmp.Sync(), tmp.Close()); err != nil {
-		return err
-	}
-	return boltfile.Rename(path+".new", path)
+	})
 }
 
 // Distrusted returns what Distrust or Damaged was called with first, or nil.

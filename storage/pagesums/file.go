@@ -186,21 +186,15 @@ type file struct {
 
 // create makes a file with its first record, which takes the place of one that is there.
 func create(path string, record []byte) (*file, error) {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	err := boltfile.Replace(path, func(f *os.File) error {
+		_, err := f.Write(record)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	_, err = f.Write(record)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err == nil {
-		err = boltfile.Rename(path+".new", path)
-	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return &file{f: f, first: int64(len(record))}, nil
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	return &file{f: f, first: int64(len(record))}, err
 }
 
 func (f *file) add(record []byte) error {

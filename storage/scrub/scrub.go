@@ -48,7 +48,7 @@ func (s *Scrubber) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		begin := time.Now()
 		s.pass(ctx, begin)
-		pause(ctx, time.Until(begin.Add(s.interval)))
+		pause(ctx.Done(), time.Until(begin.Add(s.interval)))
 	}
 }
 
@@ -62,7 +62,7 @@ func (s *Scrubber) pass(ctx context.Context, begin time.Time) {
 		s.bytes.Add(int64(bytes))
 		share := math.Min(1, float64(done)/float64(total))
 		due := begin.Add(time.Duration(0.9 * share * float64(s.interval)))
-		pause(ctx, max(time.Until(due), busyFactor*took))
+		pause(ctx.Done(), max(time.Until(due), busyFactor*took))
 		before = time.Now()
 		return ctx.Err()
 	})
@@ -77,7 +77,22 @@ func (s *Scrubber) pass(ctx context.Context, begin time.Time) {
 	}
 }
 
-func pause(ctx context.Context, d time.Duration) {
+// Pacer has one goroutine work half of the time.
+type Pacer struct{ Began time.Time }
+
+// workFor is how long it works between two pauses.
+const workFor = 5 * time.Millisecond
+
+// Pause pauses, if it is time for that, until stop is closed at the latest.
+func (p *Pacer) Pause(stop <-chan struct{}) {
+	if worked := time.Since(p.Began); worked >= workFor {
+		pause(stop, worked)
+		p.Began = time.Now()
+	}
+}
+
+// pause ends early when stop is closed.
+func pause(stop <-chan struct{}, d time.Duration) {
 	if d <= 0 {
 		return
 	}
@@ -85,7 +100,7 @@ func pause(ctx context.Context, d time.Duration) {
 	defer t.Stop()
 	select {
 	case <-t.C:
-	case <-ctx.Done():
+	case <-stop:
 	}
 }
 

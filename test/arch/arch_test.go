@@ -26,6 +26,7 @@ var plan = []struct{ of, may string }{
 	{"storage/fsm", "proto/* storage storage/boltfile storage/boltstore storage/lthash storage/record"},
 	{"storage/boltstore", "storage storage/boltfile storage/boltpage storage/lthash storage/pagesums storage/record storage/scrub"},
 	{"storage/pagesums", "storage/boltfile"},
+	{"storage/boltfile", "storage/boltpage"},
 	{"storage/wal", "storage storage/scrub"},
 	{"storage/fsm/stream", "storage storage/boltstore storage/record"},
 	{"storage/*", "proto/* storage"},
@@ -77,7 +78,7 @@ var plan = []struct{ of, may string }{
 	{"replication/transport", "proto/* replication replication/wire storage"},
 	{"replication/follow", "proto/* replication replication/secondary replication/state replication/transport replication/wire storage"},
 	{"replication/link", "proto/* replication replication/* storage storage/wal"},
-	{"server/httpapi", "server/pipeline server/admission engines storage"},
+	{"server/httpapi", "server/pipeline server/admission engines engines/input/jsontext storage"},
 	{"server/replicated/roles", "replication server/replicated/entry engines storage"},
 	{"server/replicated/filter", "server/replicated/entry engines storage"},
 	{"server/replicated", "replication engines storage"},
@@ -126,7 +127,7 @@ var plan = []struct{ of, may string }{
 	{"server/token/api", "server/token server/token/role engines engines/input storage"},
 	{"server/wrapping", "server/token engines storage"},
 	{"server/system/mounts", "server/mount engines engines/input storage"},
-	{"server/system", "server/archive server/lifecycle server/lifecycle/members server/lifecycle/ceremony server/lifecycle/join server/lifecycle/rotation server/mount server/pgp server/replicated/roles engines engines/input engines/openapi storage"},
+	{"server/system", "server/archive server/lifecycle server/lifecycle/members server/lifecycle/ceremony server/lifecycle/join server/lifecycle/rotation server/mount server/pgp server/replicated/roles engines engines/input engines/input/jsontext engines/openapi storage"},
 	{"server/*", "engines engines/input storage"},
 	{"cmd/coffer/local", ""},
 	{"cmd/coffer/config/known", ""},
@@ -154,8 +155,10 @@ var plan = []struct{ of, may string }{
 	{"cmd/coffer/diagnose", "cmd/coffer/command cmd/coffer/command/table cmd/coffer/config cmd/coffer/config/interfaces cmd/coffer/node cmd/coffer/node/* cluster cluster/* server/freespace storage storage/*"},
 	{"cmd/*", "proto/* storage storage/* engines engines/* cluster cluster/* replication replication/* server server/*"},
 	{"test/bench/run", ""}, // what the sections share
+	{"test/bench/peer", "test/bench/run test/harness"}, // another server to measure beside
 	{"test/bench/parts", "test/bench/run engines server/lease server/token server/replicated/enrol server/replicated/filter replication replication/link storage storage/* cluster"}, // without a server in front
-	{"test/bench/servers", "test/bench/run test/kvplugin engines/cloud/awstest engines/saml/assertion engines/saml/samltest test/harness"},
+	{"test/bench/shelf", "test/bench/run"}, // a destination of secret sync
+	{"test/bench/servers", "test/bench/run test/bench/peer test/bench/shelf test/kvplugin engines/cloud/awstest engines/saml/assertion engines/saml/samltest test/harness"},
 	{"test/system/replication", "storage storage/* server/seal server/replicated server/replicated/* test/harness"}, // it opens the files of stopped nodes
 	{"test/system/conformance", "engines/cloud/awstest engines/saml/samltest test/harness"},                         // it plays the providers
 	{"test/system/hostile", "engines/cloud/awstest engines/saml/samltest test/harness"},

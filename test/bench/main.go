@@ -60,11 +60,12 @@ func benchMain(args []string) (err error) {
 	leases := flags.Int("leases", 1_000_000, "leases, and tokens, in the measurement of leases")
 	seconds := flags.Duration("time", 6*time.Second, "duration of each measurement")
 	kills := flags.Int("kills", 7, "leaders to kill in the failover measurement")
+	peer := flags.String("peer", "", "program of another server of the family (vault, bao) to measure beside")
 	names := flags.String("only", "", "regular expression: measure only rows it matches")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	o := run.Options{Smoke: *smoke, Seconds: *seconds, Secrets: *secrets, Leases: *leases, Kills: *kills}
+	o := run.Options{Smoke: *smoke, Seconds: *seconds, Secrets: *secrets, Leases: *leases, Kills: *kills, Peer: *peer}
 	if o.Smoke {
 		o.Seconds, o.Secrets, o.Leases, o.Kills = time.Second, min(o.Secrets, 2000), min(o.Leases, 20_000), 1
 	}
@@ -100,7 +101,7 @@ func measure(b *run.Bench, only *regexp.Regexp) error {
 		name string
 		do   func(*run.Bench, *run.Scope)
 	}{
-		{"core", parts.Commits}, {"leases", parts.Leases}, {"one node", servers.OneNode},
+		{"core", parts.Commits}, {"leases", parts.Leases}, {"one node", servers.OneNode}, {"day", servers.Day}, {"peer", servers.Peer},
 		{"pipeline", servers.Pipeline}, {"SAML logins", servers.SAMLLogins}, {"cloud credentials", servers.CloudCredentials},
 		{"plugins", servers.Plugins}, {"secret sync", servers.SecretSync}, {"many synced", servers.ManySynced},
 		{"three nodes", servers.ThreeNodes},

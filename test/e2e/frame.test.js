@@ -365,7 +365,7 @@ test('limits, namespaces and tools', async () => {
   })
 })
 
-const places = ['secrets', 'secrets/team%2F/list/many/', 'secrets/team%2F/show/app/stripe', 'secrets/team%2F/show/app/stripe?tab=versions', 'secrets/team%2F/show/app/stripe?tab=delivery', 'secrets/team%2F/show/app/stripe?tab=access', 'secrets/team%2F/show/app/stripe?tab=metadata', 'secrets/team%2F/edit/app/stripe', 'policies', 'policies/edit/reader', 'tokens', 'wrapping', 'engines', 'engines/new', 'engines/methods', 'audit', 'overview', 'overview/replication', 'home', 'leases', 'limits', 'namespaces', 'tools', 'sync', 'sync/webhook/hook', 'entities', 'entities/ana-of-payments', 'mfa', 'nonsense']
+const places = ['secrets', 'secrets/team%2F/list/many/', 'secrets/team%2F/show/app/stripe', 'secrets/team%2F/show/app/stripe?tab=versions', 'secrets/team%2F/show/app/stripe?tab=delivery', 'secrets/team%2F/show/app/stripe?tab=access', 'secrets/team%2F/show/app/stripe?tab=metadata', 'secrets/team%2F/edit/app/stripe', 'policies', 'policies/edit/reader', 'tokens', 'wrapping', 'engines', 'engines/new', 'engines/methods', 'audit', 'overview', 'overview/replication', 'home', 'leases', 'limits', 'namespaces', 'tools', 'sync', 'sync/webhook/hook', 'sync/new', 'plugins', 'policies/password', 'issuer', 'entities', 'entities/ana-of-payments', 'mfa', 'nonsense']
 
 for (const colorScheme of ['light', 'dark']) {
   test(`axe finds nothing on the pages, and they fit a phone, ${colorScheme}`, async () => {

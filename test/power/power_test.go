@@ -116,6 +116,12 @@ func (w *world) found() {
 	w.now.mounted = w.now.power.Now()
 }
 
+// audit has the first node write an audit log.
+func (w *world) audit() {
+	w.Nodes[0].MustDo("POST", "/v1/sys/audit/file", map[string]any{"type": "file", "options": map[string]any{"file_path": w.dirs[0] + "/audit.log"}})
+	w.now.audited = w.now.power.Now()
+}
+
 // snapshot lets a schedule take one, and records its name.
 func (w *world) snapshot(n *harness.Node, name string) {
 	w.Helper()
@@ -363,9 +369,8 @@ func parts(t *testing.T, seed uint64, points int, run func(t *testing.T, seed ui
 func oneNode(t *testing.T, seed uint64) *world {
 	w := newWorld(t, 1, seed, harness.Options{Config: "snapshots {\n  local_root = \"{disk}/snapshots\"\n}"})
 	w.found()
+	w.audit()
 	n := w.Nodes[0]
-	n.MustDo("POST", "/v1/sys/audit/file", map[string]any{"type": "file", "options": map[string]any{"file_path": w.dirs[0] + "/audit.log"}})
-	w.now.audited = w.now.power.Now()
 	w.EnablePrimary()
 	w.load(80)
 	n.MustDo("POST", "/v1/sys/rotate", nil)
@@ -434,6 +439,41 @@ func (w *world) rejoin(r *recording) {
 		r = w.now
 	}
 	w.Fatalf("%s came back without a snapshot each time: the test shows nothing", w.Nodes[w.damaged].ID)
+}
+
+// TestFailedSyncs has syncs fail, now and then, after which Linux takes what was not written for written. What was acknowledged nevertheless is there
+// after a loss of power, and a failed sync is no damage.
+func TestFailedSyncs(t *testing.T) {
+	needs(t)
+	seed := uint64(number(t, "COFFER_POWER_SEED", int(time.Now().Unix())*10_000))
+	points := number(t, "COFFER_POWER_POINTS", 300) / 3
+	w := newWorld(t, 1, seed, harness.Options{})
+	w.found()
+	w.audit()
+	r := w.now
+	r.from = r.audited
+	random, failed := rand.New(rand.NewPCG(seed, 2)), 0
+	r.disks[0].FailSyncs(func(s powerfs.Sync) bool {
+		fail := random.IntN(25) == 0
+		if fail {
+			failed++
+		}
+		return fail
+	})
+	n := w.Nodes[0]
+	for i := range 400 {
+		key := fmt.Sprintf("ack/%d", random.IntN(12))
+		if err := w.put(n, key, fmt.Sprintf("%s:%d:%s", key, i, strings.Repeat("x", random.IntN(40)*random.IntN(200)))); err != nil {
+			n.WaitHealth(200)
+		}
+	}
+	r.disks[0].FailSyncs(nil)
+	t.Logf("%d syncs failed", failed)
+	if failed < 10 {
+		t.Error("too few: the test shows nothing")
+	}
+	w.must(w.damage())
+	w.sweep(r, seed, points)
 }
 
 // TestSyncsAreNeeded leaves out the syncs of one component after the other. A suite that does not find that would not find a program

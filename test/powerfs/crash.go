@@ -41,6 +41,8 @@ func (d *Disk) Crash(at int, loss Loss, seed uint64, ignore func(Sync) bool) *Im
 			c.pending[o.write.node] = append(c.pending[o.write.node], o)
 		case o.changes != nil:
 			c.names = append(c.names, o)
+		case o.sync.failed:
+			delete(c.pending, o.sync.node)
 		case ignore != nil && ignore(o.sync.what):
 		case o.sync.what.Dir:
 			c.syncDir(o.sync.node)
@@ -217,7 +219,7 @@ func (d *Disk) Describe(at, count int) []string {
 		}
 		switch {
 		case o.sync != nil:
-			lines = append(lines, fmt.Sprintf("%d sync %q", o.at, o.sync.what.Path))
+			lines = append(lines, fmt.Sprintf("%d sync %q, failed: %v", o.at, o.sync.what.Path, o.sync.failed))
 		case o.changes != nil:
 			for _, x := range o.changes {
 				lines = append(lines, fmt.Sprintf("%d %q in %q is node %d", o.at, x.name, d.pathLocked(x.dir), x.node))

@@ -178,8 +178,8 @@ func (f *filesystem) Write(_ <-chan struct{}, in *fuse.WriteIn, data []byte) (ui
 	_, unlock := f.lock(in.NodeId)
 	defer unlock()
 	f.disk.writeLocked(in.NodeId, write{off: int64(in.Offset), data: slices.Clone(data)})
-	if in.Flags&(syscall.O_SYNC|syscall.O_DSYNC) != 0 {
-		f.disk.syncLocked(in.NodeId)
+	if in.Flags&(syscall.O_SYNC|syscall.O_DSYNC) != 0 && !f.disk.syncLocked(in.NodeId) {
+		return 0, fuse.EIO
 	}
 	return uint32(len(data)), fuse.OK
 }
@@ -202,7 +202,9 @@ func (f *filesystem) Fallocate(_ <-chan struct{}, in *fuse.FallocateIn) fuse.Sta
 func (f *filesystem) Fsync(_ <-chan struct{}, in *fuse.FsyncIn) fuse.Status {
 	_, unlock := f.lock(in.NodeId)
 	defer unlock()
-	f.disk.syncLocked(in.NodeId)
+	if !f.disk.syncLocked(in.NodeId) {
+		return fuse.EIO
+	}
 	return fuse.OK
 }
 

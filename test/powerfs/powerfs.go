@@ -64,6 +64,15 @@ type Disk struct {
 	log   []op
 	nodes map[uint64]*node
 	next  uint64
+	fail  func(Sync) bool // nil: no sync fails
+}
+
+// FailSyncs has the syncs of files for which fail returns true fail from now on; nil: none. What they were to make durable is in the files as long
+// as there is power and never reaches the disk, unless it is written again: so does Linux.
+func (d *Disk) FailSyncs(fail func(Sync) bool) {
+	d.power.mu.Lock()
+	defer d.power.mu.Unlock()
+	d.fail = fail
 }
 
 // node is a file or directory. Nodes stay until the disk goes: a file without a name may still be open.
@@ -99,8 +108,9 @@ type change struct {
 }
 
 type syncOp struct {
-	node uint64
-	what Sync
+	node   uint64
+	what   Sync
+	failed bool
 }
 
 // Image is what a disk holds without power. It does not change.
@@ -201,9 +211,12 @@ func (d *Disk) createLocked(dir uint64, name string, mode fs.FileMode) uint64 {
 	return id
 }
 
-func (d *Disk) syncLocked(id uint64) {
-	n := d.nodes[id]
-	d.recordLocked(op{sync: &syncOp{id, Sync{d.pathLocked(id), n.mode.IsDir()}}})
+// syncLocked reports whether the sync was done.
+func (d *Disk) syncLocked(id uint64) bool {
+	what := Sync{d.pathLocked(id), d.nodes[id].mode.IsDir()}
+	failed := d.fail != nil && !what.Dir && d.fail(what)
+	d.recordLocked(op{sync: &syncOp{id, what, failed}})
+	return !failed
 }
 
 func (d *Disk) pathLocked(id uint64) string {

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 )
 
-// contextsFile is in the home directory, with mode 0600: it has tokens.
+// contextsFile is in the home directory, with mode 0600: it has the tokens that are in no keyring.
 const contextsFile = ".coffer-contexts"
 
 // Context is a cluster that commands can be pointed at: how it is reached, and the token there.
@@ -21,6 +21,8 @@ type Context struct {
 	ClientKey     string `json:"client_key,omitempty"`
 	TLSServerName string `json:"tls_server_name,omitempty"`
 	Token         string `json:"token,omitempty"`
+	InKeyring     bool   `json:"in_keyring,omitempty"` // the token is in the keyring of the system
+	NoKeyring     bool   `json:"no_keyring,omitempty"` // and shall not be there
 }
 
 // setting returns the part that the variable of a name has, "" for others.

@@ -19,12 +19,16 @@ func CurrentToken() (string, error) {
 	}
 	name, context, err := ActiveContext()
 	if err != nil || name != "" {
-		return context.Token, err // a token file may be of another server
+		if err != nil {
+			return "", err
+		}
+		return ContextToken(name, context) // a token file may be of another server
 	}
 	return StoredToken()
 }
 
-// KeepToken stores the token of a login: in the context that counts, else in the token file. It returns where that is.
+// KeepToken stores the token of a login: for the context that counts, in the keyring or the file of contexts, else in the token file. It returns
+// where that is.
 func KeepToken(token string) (string, error) {
 	name, context, err := ActiveContext()
 	if err != nil {
@@ -37,9 +41,9 @@ func KeepToken(token string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	context.Token = token
+	where := context.keep(name, token)
 	all.Clusters[name] = context
-	return fmt.Sprintf("~/%s, for the context %s", contextsFile, name), all.Write()
+	return where, all.Write()
 }
 
 // StoredToken returns the token of the first token file that has one, else "".

@@ -21,8 +21,11 @@ type destinationIn struct {
 
 func (s *API) destinationRoutes(r *engines.Router) {
 	r.Synonym = s.Pool.Synonym
+	var all []any // a configuration of each type
 	for _, name := range s.Pool.AllTypeNames() {
 		kind, _ := s.Pool.TypeNamed(name)
+		one := destinationShape + "{" + engines.ShapeOf(kind.New()) + "}"
+		all = append(all, kind.New())
 		in := inputType(reflect.TypeFor[settingsIn](), kind.New())
 		write := func(patch bool) func(context.Context, *engines.Request, reflect.Value) (*engines.Response, error) {
 			return func(ctx context.Context, req *engines.Request, in reflect.Value) (*engines.Response, error) {
@@ -35,15 +38,16 @@ func (s *API) destinationRoutes(r *engines.Router) {
 			_, err := state.GetDestination(ctx, s.Host.Store(), state.DestinationKey(req.Mount.NamespaceID, kind.Name, req.Param("name")), &d)
 			return d.ID != "", ClientError(err)
 		}
-		engines.OnType(r, engines.Update, "sync/destinations/"+name+"/{name}", "Create or change a destination: "+kind.Help, flags|engines.Strict, in, write(false)).Returns(destinationShape).Exists = exists
-		engines.OnType(r, engines.Patch, "sync/destinations/"+name+"/{name}", "Change some fields of a destination; null goes back to the default.", flags|engines.Strict, in, write(true)).Returns(destinationShape)
+		engines.OnType(r, engines.Update, "sync/destinations/"+name+"/{name}", "Create or change a destination: "+kind.Help, flags|engines.Strict, in, write(false)).Returns(one).Exists = exists
+		engines.OnType(r, engines.Patch, "sync/destinations/"+name+"/{name}", "Change some fields of a destination; null goes back to the default.", flags|engines.Strict, in, write(true)).Returns(one)
 	}
+	either := destinationShape + "{" + engines.ShapeOf(all...) + "}"
 	engines.On(r, engines.Update, "sync/destinations/{type}/{name}", "Rejected: there is no such type of destination.", flags,
 		func(_ context.Context, _ *engines.Request, in *destinationIn) (*engines.Response, error) {
 			return nil, s.unknownType(in.Type)
 		})
-	route(r, engines.Read, "sync/destinations/{type}/{name}", "Read a destination. Sensitive values are masked.", flags, s.readDestination).Returns(destinationShape)
-	route(r, engines.Delete, "sync/destinations/{type}/{name}", "Delete a destination.", flags, s.deleteDestination).Returns("empty; " + destinationShape)
+	route(r, engines.Read, "sync/destinations/{type}/{name}", "Read a destination. Sensitive values are masked.", flags, s.readDestination).Returns(either)
+	route(r, engines.Delete, "sync/destinations/{type}/{name}", "Delete a destination.", flags, s.deleteDestination).Returns("empty; " + either)
 	route(r, engines.List, "sync/destinations", "List destinations by type.", flags, s.listDestinations).
 		Returns(`health: {*: {circuit, circuit_code, circuit_open_until, drifted: integer, links: {*: integer}, oldest_unsynced_change}},
 			key_info: {*: [string]}, keys: [string], total_destinations: integer`)
@@ -51,8 +55,8 @@ func (s *API) destinationRoutes(r *engines.Router) {
 		Returns("keys: [string], total_destinations: integer")
 	route(r, engines.Update, "sync/destinations/{type}/{name}/verify", "Try out whether a destination can be reached and allows what is needed.", flags, s.verifyDestination).
 		Returns("checks: [{name, result, text}], ok: boolean")
-	route(r, engines.Update, "sync/destinations/{type}/{name}/pause", "Stop syncing to a destination. What changes meanwhile is done when it is resumed.", flags, s.setPaused(true)).Returns(destinationShape)
-	route(r, engines.Update, "sync/destinations/{type}/{name}/resume", "Go on syncing to a destination.", flags, s.setPaused(false)).Returns(destinationShape)
+	route(r, engines.Update, "sync/destinations/{type}/{name}/pause", "Stop syncing to a destination. What changes meanwhile is done when it is resumed.", flags, s.setPaused(true)).Returns(either)
+	route(r, engines.Update, "sync/destinations/{type}/{name}/resume", "Go on syncing to a destination.", flags, s.setPaused(false)).Returns(either)
 }
 
 func (s *API) unknownType(kind string) error {
@@ -235,8 +239,10 @@ func (s *API) setPaused(pause bool) engines.Handler[destinationIn] {
 	}
 }
 
-// destinationShape is that of responses with a destination: see engines.Route.Returns.
-const destinationShape = `connection_details: {*: any}, created_at, health: {circuit, circuit_code, circuit_open_until, drift_check_cause,
+// destinationShape is that of responses with a destination, up to its settings, which depend on its type: see engines.Route.Returns.
+const destinationShape = `created_at, health: {circuit, circuit_code, circuit_open_until, drift_check_cause,
 	drift_check_code, drift_check_failed_at, drift_checked_at, drifted: integer, links: {*: integer}, oldest_unsynced_change}, left_behind:
-	{names: [{at, external_name, mount, secret_name}], total: integer}, name, options: {*: any}, paused: boolean, purge_error,
-	purge_initiated_at, redeploy_error, redeploy_pending: boolean, redeploy_retry_at, redeployed_at, type, updated_at`
+	{names: [{at, external_name, mount, secret_name}], total: integer}, name, options: {granularity_level, secret_name_template, custom_tags: {*: string},
+	removal_attempts: integer, disable_strict_networking: boolean, allowed_ipv4_addresses: [string], allowed_ipv6_addresses: [string],
+	allowed_ports: [integer]}, paused: boolean, purge_error,
+	purge_initiated_at, redeploy_error, redeploy_pending: boolean, redeploy_retry_at, redeployed_at, type, updated_at, connection_details: `

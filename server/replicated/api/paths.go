@@ -23,9 +23,10 @@ import (
 // names without "performance", which mean the same.
 func (s *API) Routes(r *engines.Router) {
 	const open = engines.Unauthenticated | engines.WorksSealed | engines.Active | engines.ClusterLocal
+	shape := engines.ShapeOf(primaryStatus{}, secondaryStatus{})
 	engines.On(r, engines.Read, "replication/status", "Tell how all sorts of replication are doing.", open, s.serveCombined).
-		Returns("dr: {mode}, performance: {*: any}")
-	engines.On(r, engines.Read, performance+"status", "Tell how performance replication is doing.", open, s.serveStatus).Returns("*: any")
+		Returns("dr: {mode}, performance: {" + shape + "}")
+	engines.On(r, engines.Read, performance+"status", "Tell how performance replication is doing.", open, s.serveStatus).Returns(shape)
 	engines.On(r, engines.Read, "replication/dr/status", "Tell that there is no replication for disaster recovery.", open, s.serveNone).
 		Returns("mode")
 	for _, prefix := range []string{performance, "replication/"} {

@@ -20,31 +20,29 @@ import (
 
 // bothStatus is what a primary and a secondary tell.
 type bothStatus struct {
-	Mode                roles.Mode    `json:"mode"`
-	State               string        `json:"state"` // of the family: running, stream-wals, merkle-sync, idle
-	Phase               string        `json:"phase"` // ours, and more exact
-	ClusterID           string        `json:"cluster_id"`
-	SetID               string        `json:"set_id"`
-	Epoch               uint32        `json:"epoch"`
-	EpochCluster        string        `json:"epoch_cluster_id"` // the primary of that epoch
-	Position            string        `json:"position"`         // "epoch:index"
-	Since               string        `json:"role_since"`
-	MerkleRoot          string        `json:"merkle_root"`
-	PrimaryClusterAddr  string        `json:"primary_cluster_addr"`
-	LastReindexEpoch    string        `json:"last_reindex_epoch"`
-	LastCheckEpoch      string        `json:"last_corruption_check_epoch"`
-	CorruptedMerkleTree bool          `json:"corrupted_merkle_tree"`
-	TokenGeneration     uint64        `json:"ssct_generation_counter"`
-	UnitsQuarantined    int           `json:"units_quarantined"`
-	LastRepair          *repairStatus `json:"last_repair"`
-	// OtherPrimaries were promoted in epochs that are not of this cluster's history. FormerPrimaries have not confirmed yet
-	// that they are none any more.
-	OtherPrimaries  []otherPrimary        `json:"other_primaries"`
-	FormerPrimaries []formerPrimaryStatus `json:"former_primaries"`
+	Mode                roles.Mode            `json:"mode"`
+	State               string                `json:"state" help:"In the words of dashboards: running, stream-wals, merkle-sync, merkle-diff or idle."`
+	Phase               string                `json:"phase" help:"The same, more exact: running, fenced, streaming, catching-up, backfill, repairing, paused and others."`
+	ClusterID           string                `json:"cluster_id"`
+	SetID               string                `json:"set_id" help:"The replication set, which all clusters of it share."`
+	Epoch               uint32                `json:"epoch" help:"Grows with each promotion."`
+	EpochCluster        string                `json:"epoch_cluster_id" help:"The primary of that epoch."`
+	Position            string                `json:"position" help:"Epoch and index in the history of the set, as epoch:index."`
+	Since               string                `json:"role_since"`
+	MerkleRoot          string                `json:"merkle_root" help:"Digest of the shared data."`
+	PrimaryClusterAddr  string                `json:"primary_cluster_addr"`
+	LastReindexEpoch    string                `json:"last_reindex_epoch" help:"Unix time of the last repair, as text."`
+	LastCheckEpoch      string                `json:"last_corruption_check_epoch" help:"Unix time of the last repair, as text."`
+	CorruptedMerkleTree bool                  `json:"corrupted_merkle_tree" help:"Whether a mount or namespace could not be repaired."`
+	TokenGeneration     uint64                `json:"ssct_generation_counter" help:"Always 0."`
+	UnitsQuarantined    int                   `json:"units_quarantined" help:"Mounts and namespaces that could not be repaired."`
+	LastRepair          *repairStatus         `json:"last_repair"`
+	OtherPrimaries      []otherPrimary        `json:"other_primaries" help:"Primaries of epochs that are not of the history of this cluster."`
+	FormerPrimaries     []formerPrimaryStatus `json:"former_primaries" help:"Primaries that have not confirmed yet that they are none any more."`
 }
 
 type otherPrimary struct {
-	Epoch      uint32 `json:"epoch"`
+	Epoch      uint32 `json:"epoch" help:"Grows with each promotion."`
 	ClusterID  string `json:"cluster_id"`
 	APIAddress string `json:"api_address"`
 	MetAt      string `json:"met_at,omitempty"`
@@ -55,18 +53,18 @@ type formerPrimaryStatus struct {
 	ClusterAddresses []string `json:"cluster_addresses"`
 	Since            string   `json:"since"`
 	LastAttempt      string   `json:"last_attempt"`
-	Reason           string   `json:"reason"`
+	Reason           string   `json:"reason" help:"Why it does not go on, and what to do."`
 }
 
 type primaryStatus struct {
 	bothStatus
-	LastWAL            uint64           `json:"last_wal"`
-	LastPerformanceWAL uint64           `json:"last_performance_wal"`
-	WALOldestIndex     uint64           `json:"wal_oldest_index"`
-	Fenced             uint32           `json:"fenced,omitempty"` // epoch of a later primary
+	LastWAL            uint64           `json:"last_wal" help:"Index that this cluster has applied."`
+	LastPerformanceWAL uint64           `json:"last_performance_wal" help:"Index of the last shared change."`
+	WALOldestIndex     uint64           `json:"wal_oldest_index" help:"Oldest change that is kept for secondaries."`
+	Fenced             uint32           `json:"fenced,omitempty" help:"Epoch of a later primary, because of which this one takes no writes."`
 	FencedBy           *otherPrimary    `json:"fenced_by,omitempty"`
-	Reason             string           `json:"reason"`
-	KnownSecondaries   []string         `json:"known_secondaries"`
+	Reason             string           `json:"reason" help:"Why it does not go on, and what to do."`
+	KnownSecondaries   []string         `json:"known_secondaries" help:"Ids of secondaries with a token, connected or not."`
 	Secondaries        []secondaryEntry `json:"secondaries"`
 }
 
@@ -74,28 +72,28 @@ type secondaryStatus struct {
 	bothStatus
 	lag
 	ConnectionState          string         `json:"connection_state"`
-	Reason                   string         `json:"reason"`
+	Reason                   string         `json:"reason" help:"Why it does not go on, and what to do."`
 	SecondaryID              string         `json:"secondary_id"`
-	LastRemoteWAL            uint64         `json:"last_remote_wal"`
-	LastStart                string         `json:"last_start"`
+	LastRemoteWAL            uint64         `json:"last_remote_wal" help:"Index of the primary that is applied here."`
+	LastStart                string         `json:"last_start" help:"Since when it follows this primary."`
 	KnownPrimaryClusterAddrs []string       `json:"known_primary_cluster_addrs"`
 	Primaries                []clusterEntry `json:"primaries"`
 	PrimaryPosition          string         `json:"primary_position"`
-	PrimaryFinal             bool           `json:"primary_final"` // the primary was demoted, and all that it had is here
-	Exact                    bool           `json:"exact"`
+	PrimaryFinal             bool           `json:"primary_final" help:"Whether the primary was demoted, and all that it had is here."`
+	Exact                    bool           `json:"exact" help:"Whether the data is that of the primary at one position."`
 	BytesPerSecond           float64        `json:"bytes_per_second"`
-	ETASeconds               float64        `json:"eta_seconds"` // negative: it does not catch up
+	ETASeconds               float64        `json:"eta_seconds" help:"Seconds until it has caught up; negative: it does not catch up."`
 	CannotKeepUp             bool           `json:"cannot_keep_up"`
-	KeysDone                 int64          `json:"keys_done"`
-	KeysTotal                int64          `json:"keys_total"`
+	KeysDone                 int64          `json:"keys_done" help:"Of a backfill or repair."`
+	KeysTotal                int64          `json:"keys_total" help:"Of a backfill or repair."`
 }
 
 // lag is how far a secondary is behind.
 type lag struct {
 	LagEntries       uint64  `json:"lag_entries"`
 	LagBytes         int64   `json:"lag_bytes"`
-	LagSeconds       float64 `json:"lag_seconds"` // since both sides were known to be equal
-	LastEqual        string  `json:"last_equal"`  // when that was; "": never yet
+	LagSeconds       float64 `json:"lag_seconds" help:"Seconds since both sides were known to be equal."`
+	LastEqual        string  `json:"last_equal" help:"When both sides were known to be equal; empty: never yet."`
 	EntriesPerSecond float64 `json:"entries_per_second"`
 }
 
@@ -105,18 +103,18 @@ type clusterEntry struct {
 	ClusterAddress   string `json:"cluster_address"`
 	ConnectionStatus string `json:"connection_status"`
 	LastHeartbeat    string `json:"last_heartbeat,omitempty"`
-	HeartbeatMS      string `json:"last_heartbeat_duration_ms,omitempty"`
-	ClockSkewMS      string `json:"clock_skew_ms,omitempty"`
-	CanaryAgeMS      string `json:"replication_primary_canary_age_ms,omitempty"`
+	HeartbeatMS      string `json:"last_heartbeat_duration_ms,omitempty" help:"Milliseconds since the last heartbeat, as text."`
+	ClockSkewMS      string `json:"clock_skew_ms,omitempty" help:"Milliseconds, as text."`
+	CanaryAgeMS      string `json:"replication_primary_canary_age_ms,omitempty" help:"Milliseconds that the data is behind, as text."`
 }
 
 type secondaryEntry struct {
-	NodeID    string `json:"node_id"` // the opaque id
+	NodeID    string `json:"node_id" help:"The id of the secondary."`
 	ClusterID string `json:"cluster_id"`
 	clusterEntry
 	lag
-	Position string `json:"position"`
-	Exact    bool   `json:"exact"`
+	Position string `json:"position" help:"Epoch and index in the history of the set, as epoch:index."`
+	Exact    bool   `json:"exact" help:"Whether the data is that of the primary at one position."`
 }
 
 type repairStatus struct {

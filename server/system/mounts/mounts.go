@@ -80,19 +80,30 @@ func (p Paths) mountPaths(r *engines.Router) {
 		{"auth", "auth method", table{p, mount.AuthPrefix, engines.Sudo}},
 	} {
 		pattern := t.pattern
-		engines.On(r, engines.Read, pattern, "List every "+t.what+".", 0, t.table.list).Returns("top; *: any")
-		engines.On(r, engines.Read, pattern+"/{path...}", "Describe one "+t.what+".", t.table.flags, t.table.read).Returns("top; *: any")
+		engines.On(r, engines.Read, pattern, "List every "+t.what+".", 0, t.table.list).Returns("top; *: {" + mountShape + "}")
+		engines.On(r, engines.Read, pattern+"/{path...}", "Describe one "+t.what+".", t.table.flags, t.table.read).Returns("top; " + mountShape)
 		engines.On(r, engines.Update, pattern+"/{path...}", "Enable a "+t.what+" at this path.", t.table.flags, t.table.enable)
 		engines.On(r, engines.Delete, pattern+"/{path...}", "Disable the "+t.what+" at this path and delete all its data.", t.table.flags, t.table.disable)
 		engines.On(r, engines.Read, pattern+"/{path...}/tune", "Read the configuration of a "+t.what+".", t.table.flags, t.table.readTune).
-			Returns(`top; default_lease_ttl: integer, description, force_no_cache: boolean, listing_visibility, max_lease_ttl: integer,
-				options: {*: string}, token_type, user_lockout_config: {user_lockout_counter_reset_duration: integer,
-				user_lockout_disable: boolean, user_lockout_duration: integer, user_lockout_threshold: integer},
-				user_lockout_counter_reset_duration: integer, user_lockout_disable: boolean, user_lockout_duration: integer,
-				user_lockout_threshold: integer`)
+			Returns("top; " + configShape + ", description, options: {*: string}, " + lockoutShape)
 		engines.On(r, engines.Update, pattern+"/{path...}/tune", "Change the configuration of a "+t.what+".", t.table.flags, t.table.tune)
 	}
 }
+
+// The shapes of responses: see engines.Route.Returns.
+const (
+	lockoutShape = `user_lockout_counter_reset_duration: integer "Seconds without a wrong password after which the earlier ones do not count.",
+		user_lockout_disable: boolean "Whether no user of the mount is locked out.", user_lockout_duration: integer "Seconds that a lock lasts.",
+		user_lockout_threshold: integer "Wrong passwords that lock a user out."`
+	configShape = `default_lease_ttl: integer "Seconds that leases and tokens live; 0: the system's.", max_lease_ttl: integer "Seconds that leases and tokens
+		live at most; 0: the system's.", force_no_cache: boolean, audit_non_hmac_request_keys: [string], audit_non_hmac_response_keys: [string],
+		passthrough_request_headers: [string], allowed_response_headers: [string], listing_visibility, token_type,
+		user_lockout_config: {` + lockoutShape + "}"
+	mountShape = `accessor "Names the mount in identities and audit records.", config: {` + configShape + `}, description,
+		external_entropy_access: boolean "Always false.", local: boolean "Whether the mount and its data stay in this cluster.", options: {*: string}?,
+		plugin_version "Version that was asked for; empty: the pinned one, or an engine of the server.", running_plugin_version, running_sha256,
+		seal_wrap: boolean "Always false.", type "Type of the engine, or the name of a plugin.", uuid, deprecation_status`
+)
 
 // describe is a mount as clients read it.
 func describe(m *mount.Mounted) map[string]any {

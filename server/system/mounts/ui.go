@@ -10,9 +10,9 @@ import (
 
 func (p Paths) uiPaths(r *engines.Router) {
 	engines.On(r, engines.Read, "internal/ui/mounts", "List the mounts that the caller may see.", engines.Unauthenticated, p.uiMounts).
-		Returns("auth: {*: {*: any}}, secret: {*: {*: any}}")
+		Returns("auth: {*: {" + mountShape + "}}, secret: {*: {" + mountShape + "}}")
 	engines.On(r, engines.Read, "internal/ui/mounts/{path...}", "Describe the mount that a path falls under.", selfAuthorised, p.uiMount).
-		Returns("*: any")
+		Returns(mountShape + ", path" + ` "Path of the mount, from the namespace of the request."`)
 }
 
 // selfAuthorised paths need a token but no policy: what they answer depends on what the token may do.

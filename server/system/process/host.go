@@ -24,8 +24,19 @@ type Host struct {
 // Routes declares sys/host-info.
 func (h Host) Routes(r *engines.Router) {
 	engines.On(r, engines.Read, "host-info", "Describe the machine that this node runs on.", engines.AnyNode|engines.RootNamespace, h.read).
-		Returns("*: any")
+		Returns(hostShape)
 }
+
+// hostShape is that of the response: see engines.Route.Returns.
+const hostShape = `timestamp, cpu: [{cpu: integer "Number of the processor.", cores: integer, vendorId, modelName, mhz: number, physicalId, coreId}],
+	cpu_times: [{cpu, user: number "Seconds since the machine started, like the others.", nice: number, system: number, idle: number, iowait: number,
+		irq: number, softirq: number, steal: number, guest: number, guestNice: number}],
+	memory: {total: integer "Bytes, like the others.", available: integer, used: integer, free: integer, buffers: integer, cached: integer,
+		active: integer, inactive: integer, swapTotal: integer, swapFree: integer, usedPercent: number},
+	host: {hostname, os, kernelArch, kernelVersion, procs: integer "Processes.", uptime: integer "Seconds since the machine started.",
+		bootTime: integer "Unix time.", platform, platformFamily, platformVersion},
+	disk: [{path "The root, and the data directory.", total: integer "Bytes, like the others.", free: integer, used: integer, usedPercent: number,
+		inodesTotal: integer, inodesFree: integer, inodesUsed: integer, inodesUsedPercent: number}]`
 
 func (h Host) read(context.Context, *engines.Request, *none) (*engines.Response, error) {
 	out := map[string]any{"timestamp": rfc3339(time.Now())}

@@ -8,6 +8,14 @@ import (
 	"github.com/coffer-project/coffer/server/token"
 )
 
+// lookupShape is that of the responses: see engines.Route.Returns.
+const lookupShape = `accessor, bound_cidrs: [string], creation_time: integer "Unix time.", creation_ttl: integer "Seconds.", display_name, entity_id,
+	expire_time: string? "null: never.", explicit_max_ttl: integer "Seconds.", external_namespace_policies: {*: [string]} "Policies of other
+	namespaces, by namespace.", id "The token; empty if it was found by its accessor.", identity_policies: [string] "Policies of the entity and its groups.",
+	issue_time, last_renewal, last_renewal_time: integer "Unix time.", meta: {*: string}?, namespace_path, num_uses: integer "Uses left; 0: without limit.",
+	orphan: boolean, path "Path that made the token.", period: integer "Seconds.", policies: [string], renewable: boolean, role,
+	ttl: integer "Seconds left.", type`
+
 // describe returns what the lookup paths answer. secret is "" when the caller knows only the accessor.
 func (e *Engine) describe(ctx context.Context, entry *token.Entry, secret engines.Sensitive) (*engines.Response, error) {
 	data := map[string]any{

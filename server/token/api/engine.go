@@ -54,25 +54,11 @@ func New(o Options) *Engine {
 		Returns("auth;")
 	engines.On(r, engines.Update, "create/{role_name}", "Create a token by a role.", local, e.createByRole).Returns("auth;")
 
-	engines.On(r, engines.Read, "lookup", "Describe a token; the caller's if none is given.", local, e.lookup).
-		Returns(`accessor, creation_time: integer, creation_ttl: integer, display_name, entity_id, expire_time: any, explicit_max_ttl:
-			integer, id, issue_time, meta: any, namespace_path, num_uses: integer, orphan: boolean, path, policies: [string], renewable:
-			boolean, ttl: integer, type`)
-	engines.On(r, engines.Update, "lookup", "Describe a token; the caller's if none is given.", local, e.lookup).
-		Returns(`accessor, bound_cidrs: [string], creation_time: integer, creation_ttl: integer, display_name, entity_id, expire_time:
-			string?, explicit_max_ttl: integer, external_namespace_policies: {*: [string]}, id, identity_policies: [string], issue_time,
-			last_renewal, last_renewal_time: integer, meta: {*: string}?, namespace_path, num_uses: integer, orphan: boolean, path,
-			period: integer, policies: [string], renewable: boolean, role, ttl: integer, type`)
-	engines.On(r, engines.Read, "lookup-self", "Describe the caller's token.", local, e.lookupSelf).
-		Returns(`accessor, bound_cidrs: [string], creation_time: integer, creation_ttl: integer, display_name, entity_id, expire_time:
-			string?, explicit_max_ttl: integer, external_namespace_policies: {*: string}, id, identity_policies: [string], issue_time,
-			last_renewal, last_renewal_time: integer, meta: {*: string}?, namespace_path, num_uses: integer, orphan: boolean, path,
-			period: integer, policies: [string], renewable: boolean, role, ttl: integer, type`)
-	engines.On(r, engines.Update, "lookup-self", "Describe the caller's token.", local, e.lookupSelf)
-	engines.On(r, engines.Update, "lookup-accessor", "Describe the token with an accessor.", local, e.lookupAccessor).
-		Returns(`accessor, creation_time: integer, creation_ttl: integer, display_name, entity_id, expire_time: string?, explicit_max_ttl:
-			integer, id, issue_time, last_renewal, last_renewal_time: integer, meta: any, namespace_path, num_uses: integer, orphan:
-			boolean, path, period: integer, policies: [string], renewable: boolean, ttl: integer, type`)
+	engines.On(r, engines.Read, "lookup", "Describe a token; the caller's if none is given.", local, e.lookup).Returns(lookupShape)
+	engines.On(r, engines.Update, "lookup", "Describe a token; the caller's if none is given.", local, e.lookup).Returns(lookupShape)
+	engines.On(r, engines.Read, "lookup-self", "Describe the caller's token.", local, e.lookupSelf).Returns(lookupShape)
+	engines.On(r, engines.Update, "lookup-self", "Describe the caller's token.", local, e.lookupSelf).Returns(lookupShape)
+	engines.On(r, engines.Update, "lookup-accessor", "Describe the token with an accessor.", local, e.lookupAccessor).Returns(lookupShape)
 	engines.On(r, engines.List, "accessors", "List the accessors of all tokens of the namespace and those below it.", sudo, e.accessors).
 		Returns("keys: [string]")
 

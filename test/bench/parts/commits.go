@@ -129,7 +129,7 @@ func startCluster(b *run.Bench, s *run.Scope, nodes int) storage.Store {
 	return enc
 }
 
-// freeAddr returns an address that nobody listens on.
+// freeAddr returns an address that nothing listens on.
 func freeAddr(s *run.Scope) string {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	s.Check(err)

@@ -23,6 +23,7 @@ type Options struct {
 	Secrets int           // in the restart measurement
 	Leases  int           // in the measurement of leases, and as many tokens
 	Kills   int           // of leaders, in the failover measurement
+	Peer    string        // program of another server of the family, or ""
 }
 
 // Bench collects rows. It is for one goroutine at a time.
@@ -53,13 +54,13 @@ func (b *Bench) Load(s *Scope, w Work) Outcome {
 	return out
 }
 
-// StartBare starts the yardstick server and returns its address.
-func (b *Bench) StartBare(s *Scope, answer string) string {
+// StartBare starts the yardstick server and returns its address and process id.
+func (b *Bench) StartBare(s *Scope, answer string) (addr string, pid int) {
 	return b.StartServer(s, answer, "bare", "-dir="+s.TempDir())
 }
 
-// StartServer starts a server that is this program, and returns its address.
-func (b *Bench) StartServer(s *Scope, input string, args ...string) string {
+// StartServer starts a server that is this program, and returns its address and process id.
+func (b *Bench) StartServer(s *Scope, input string, args ...string) (addr string, pid int) {
 	self, err := os.Executable()
 	s.Check(err)
 	cmd := exec.Command(self, args...)
@@ -74,7 +75,7 @@ func (b *Bench) StartServer(s *Scope, input string, args ...string) string {
 	})
 	line, err := bufio.NewReader(out).ReadString('\n')
 	s.Check(err)
-	return strings.TrimSpace(line)
+	return strings.TrimSpace(line), cmd.Process.Pid
 }
 
 // Versus runs two loads in turn, a few times, so that what else the machine does falls on both. It returns the

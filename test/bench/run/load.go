@@ -37,6 +37,7 @@ type Work struct {
 // Outcome is what it measured.
 type Outcome struct {
 	Requests int64
+	All      int64 // with those of the warm-up
 	Errors   int64 // answers that are not 2xx
 	Seconds  float64
 	P50, P99 time.Duration
@@ -115,7 +116,7 @@ func (w Work) run() (Outcome, error) {
 	if len(all) == 0 {
 		return out, fmt.Errorf("no request finished")
 	}
-	out.Requests, out.Seconds = int64(len(all)), w.Time.Seconds()
+	out.Requests, out.All, out.Seconds = int64(len(all)), done.Load(), w.Time.Seconds()
 	if w.Count > 0 {
 		out.Seconds = time.Since(begin).Seconds()
 	}

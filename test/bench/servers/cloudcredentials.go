@@ -40,7 +40,7 @@ func CloudCredentials(b *run.Bench, s *run.Scope) {
 	c := harness.NewCluster(s, 1, harness.Options{Plain: true})
 	n := c.Nodes[0]
 	token := mountCloud(s, n, at)
-	bare := b.StartServer(s, encode(at), "provider")
+	bare, _ := b.StartServer(s, encode(at), "provider")
 	get := func(addr, path string, count int) run.Work {
 		return run.Work{Addr: addr, Method: "GET", Path: path, Token: token, Conns: cloudClients, Count: int64(count)}
 	}

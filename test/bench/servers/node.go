@@ -24,9 +24,14 @@ const policyText = `path "bench/*" { capabilities = ["create", "read", "update",
 path "auth/token/create" { capabilities = ["create", "update"] }`
 
 // bareAnswer is as long as what Coffer answers to a read of secretBody.
-var bareAnswer = `{"request_id":"00000000-0000-0000-0000-000000000000","lease_id":"","renewable":false,"lease_duration":0,"data":{"data":` +
-	strings.TrimSuffix(strings.TrimPrefix(secretBody, `{"data":`), "}") +
-	`,"metadata":{"created_time":"2026-01-01T00:00:00.123456789Z","custom_metadata":null,"deletion_time":"","destroyed":false,"version":1}},"wrap_info":null,"warnings":null,"auth":null,"mount_type":"kv"}` + "\n"
+var bareAnswer = answerOf(secretBody)
+
+// answerOf is what Coffer answers to a read of a secret that was written with the body.
+func answerOf(body string) string {
+	return `{"request_id":"00000000-0000-0000-0000-000000000000","lease_id":"","renewable":false,"lease_duration":0,"data":{"data":` +
+		strings.TrimSuffix(strings.TrimPrefix(body, `{"data":`), "}") +
+		`,"metadata":{"created_time":"2026-01-01T00:00:00.123456789Z","custom_metadata":null,"deletion_time":"","destroyed":false,"version":1}},"wrap_info":null,"warnings":null,"auth":null,"mount_type":"kv"}` + "\n"
+}
 
 // dummyToken makes requests to the bare server as long as those to Coffer.
 var dummyToken = strings.Repeat("t", 100)

@@ -9,7 +9,7 @@ import (
 
 // OneNode measures reads, writes and tokens on one node, beside the bare server.
 func OneNode(b *run.Bench, s *run.Scope) {
-	bare := b.StartBare(s, bareAnswer)
+	bare, _ := b.StartBare(s, bareAnswer)
 	c := harness.NewCluster(s, 1, harness.Options{Plain: true})
 	n := addr(c.Nodes[0])
 	token := prepare(s, c.Nodes[0])
@@ -36,7 +36,7 @@ func OneNode(b *run.Bench, s *run.Scope) {
 
 // ThreeNodes measures reads and writes on three nodes, through the leader and through a standby.
 func ThreeNodes(b *run.Bench, s *run.Scope) {
-	bare := b.StartBare(s, bareAnswer)
+	bare, _ := b.StartBare(s, bareAnswer)
 	c := harness.NewCluster(s, 3, harness.Options{Plain: true})
 	leader := c.Leader()
 	token := prepare(s, leader)

@@ -38,18 +38,18 @@ func writeCost(b *run.Bench, s *run.Scope, n *harness.Node, token, prefix, name 
 	b.Load(s, warm)
 	var all []run.Outcome
 	var used time.Duration
-	requests := 0.0
+	requests := int64(0)
 	for i := range rounds {
 		w := writes(addr(n), token, prefix, 64)
 		w.Time, w.First = b.Seconds/rounds, int64(i)*100_000_000
-		before, begin := cpuTime(s, n.PID()), time.Now()
+		before := cpuTime(s, n.PID())
 		o := b.Load(s, w)
 		used += cpuTime(s, n.PID()) - before
-		requests += o.Rate() * min(time.Since(begin), w.Time*6/5).Seconds() // with those of the warm-up
+		requests += o.All
 		all = append(all, o)
 	}
 	o := run.Middle(all)
-	out := cost{rate: o.Rate(), cpu: time.Duration(float64(used) / requests)}
+	out := cost{rate: o.Rate(), cpu: used / time.Duration(requests)}
 	b.AddLoad(name, o, run.Row{Yardstick: without.rate, Beside: "without"})
 	b.Add(run.Row{
 		Name: name + ": processor time of the primary for each", Value: float64(out.cpu.Nanoseconds()) / 1000, Unit: " µs",

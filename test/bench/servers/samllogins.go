@@ -42,7 +42,8 @@ func SAMLLogins(b *run.Bench, s *run.Scope) {
 	verification(b, s, idp)
 	m := mountSAML(s, c.Nodes[0], idp, "saml")
 	form := url.Values{"RelayState": {rand.Text()}, "SAMLResponse": {sampleResponse(idp)}}.Encode()
-	bare := run.Work{Addr: b.StartServer(s, form, "form"), Method: "POST", Path: "/", Type: formType, Body: form, Conns: samlClients}
+	formServer, _ := b.StartServer(s, form, "form")
+	bare := run.Work{Addr: formServer, Method: "POST", Path: "/", Type: formType, Body: form, Conns: samlClients}
 	rounds, count := 3, 300
 	if b.Smoke {
 		rounds, count = 1, 50
@@ -184,7 +185,7 @@ func repeated(b *run.Bench, s *run.Scope, do func() error) run.Outcome {
 	return o.Sorted()
 }
 
-// pendingLogins measures what logins cost that nobody finishes, as many as one network may have.
+// pendingLogins measures what logins cost that are never finished, as many as one network may have.
 func pendingLogins(b *run.Bench, s *run.Scope, m samlMount) {
 	count := 10_000
 	if b.Smoke {

@@ -16,11 +16,13 @@ import (
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager"
 	"github.com/aws/aws-sdk-go-v2/service/secretsmanager/types"
+
+	"github.com/coffer-project/coffer/test/bench/shelf"
 )
 
 // bare returns how many names the SDK alone looks for and creates in a second, from a process of its own, as the node is one.
 func (y *syncing) bare(count, atOnce int) float64 {
-	at := startShelf(y.s)
+	at := shelf.Start(y.s)
 	self, err := os.Executable()
 	y.s.Check(err)
 	cmd := exec.Command(self, "sdk", at.URL, strconv.Itoa(count), strconv.Itoa(atOnce))
@@ -29,7 +31,7 @@ func (y *syncing) bare(count, atOnce int) float64 {
 	y.s.Check(err)
 	rate, err := strconv.ParseFloat(strings.TrimSpace(string(text)), 64)
 	y.s.Check(err)
-	if asked := at.called(); asked != 2*count {
+	if asked := at.Called(); asked != 2*count {
 		y.s.Fatalf("the SDK made %d calls for %d names", asked, count)
 	}
 	return rate

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/test/bench/run"
+	"github.com/coffer-project/coffer/test/bench/shelf"
 	"github.com/coffer-project/coffer/test/harness"
 )
 
@@ -56,7 +57,7 @@ func ManySynced(b *run.Bench, s *run.Scope) {
 
 // startSyncing starts a node and a place, whose destinations are one in each of the regions and get all of the secrets.
 func startSyncing(b *run.Bench, s *run.Scope, secrets int, regions ...string) (*syncing, harness.Options) {
-	y := &syncing{b: b, s: s, regions: regions, secrets: secrets, count: secrets * len(regions), at: startShelf(s)}
+	y := &syncing{b: b, s: s, regions: regions, secrets: secrets, count: secrets * len(regions), at: shelf.Start(s)}
 	options := harness.Options{Plain: true, Config: fmt.Sprintf(`sync {
   allow_private_addresses = true
   endpoint "cloud1-sm" {
@@ -86,7 +87,7 @@ type syncing struct {
 	regions []string // of the destinations, which have the same names
 	secrets int
 	count   int // of associations: each secret with each destination
-	at      *shelf
+	at      *shelf.Shelf
 	n       *harness.Node
 	token   string
 }
@@ -138,8 +139,8 @@ func (y *syncing) enable(on bool) {
 // arrivals returns a channel that gets the time when so many names, of all destinations, have got new values.
 func (y *syncing) arrivals(count int) <-chan time.Time {
 	done := make(chan time.Time, 1) // nobody may be waiting any more
-	seen := map[*shelved]bool{}
-	y.at.watch(func(k *shelved, at time.Time) {
+	seen := map[*shelf.Secret]bool{}
+	y.at.Watch(func(k *shelf.Secret, at time.Time) {
 		if seen[k] = true; len(seen) == count {
 			select {
 			case done <- at:
@@ -167,7 +168,7 @@ func (y *syncing) syncAll(of string) {
 	before := y.bare(min(y.count, 20_000), atOnce)
 	done := y.arrivals(y.count)
 	used, began := cpuTime(y.s, y.n.PID()), time.Now()
-	y.at.called()
+	y.at.Called()
 	y.enable(true)
 	took := y.await(done).Sub(began)
 	y.idle()
@@ -175,7 +176,7 @@ func (y *syncing) syncAll(of string) {
 	yard := (before + y.bare(min(y.count, 20_000), atOnce)) / 2
 	y.b.Add(run.Row{Name: fmt.Sprintf("bare SDK, one name looked for and created, %d at once", atOnce), Value: yard, Unit: "/s"})
 	y.b.Add(run.Row{Name: of + ": first sync of all", Value: float64(y.count) / took.Seconds(), Unit: "/s", Yardstick: yard, Beside: "bare SDK", Target: 0.5})
-	y.b.Add(run.Row{Name: of + ": first sync, asked of the destination for each", Value: float64(y.at.called()) / float64(y.count), Unit: " calls"})
+	y.b.Add(run.Row{Name: of + ": first sync, asked of the destination for each", Value: float64(y.at.Called()) / float64(y.count), Unit: " calls"})
 	y.b.Add(run.Row{Name: of + ": first sync, processor time of the node for each", Value: float64(used.Microseconds()) / float64(y.count), Unit: " µs"})
 }
 
@@ -229,7 +230,7 @@ func (y *syncing) latency(of string) {
 	for i := range samples {
 		name := fmt.Sprintf("s%d", i*y.count/samples)
 		arrived := make(chan time.Time, 1)
-		y.at.watch(func(k *shelved, at time.Time) {
+		y.at.Watch(func(k *shelf.Secret, at time.Time) {
 			if k.Name == name {
 				select {
 				case arrived <- at:
@@ -241,7 +242,7 @@ func (y *syncing) latency(of string) {
 		y.write(name, fmt.Sprintf("latency %d", i))
 		all = append(all, y.await(arrived).Sub(began))
 	}
-	y.at.watch(nil)
+	y.at.Watch(nil)
 	slices.Sort(all)
 	p50, p99 := all[samples/2], all[samples*99/100]
 	y.b.Add(run.Row{
@@ -297,7 +298,7 @@ func (y *syncing) takeOver(of string) {
 		last := y.await(done)
 		all = append(all, last.Sub(y.active()))
 	}
-	y.at.watch(nil)
+	y.at.Watch(nil)
 	slices.Sort(all)
 	y.b.Add(run.Row{Name: fmt.Sprintf("%s: a new active node, until it has found and synced %d that are due", of, changed*len(y.regions)), Value: all[rounds/2].Seconds(), Unit: " s"})
 }

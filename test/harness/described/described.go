@@ -55,6 +55,7 @@ type operation struct {
 type schema struct {
 	Ref        string `json:"$ref"`
 	AllOf      []*schema
+	OneOf      []*schema
 	Type       string
 	Nullable   bool
 	Properties map[string]*schema
@@ -180,6 +181,9 @@ func literals(pattern, path string) int {
 	n := 0
 	for i, w := range want {
 		last := i == len(want)-1
+		if more := len(got) - len(want); w == "{path}" && !last && more > 0 {
+			got = slices.Delete(got, i, i+more) // the path of a mount has any number of segments
+		}
 		switch {
 		case strings.HasPrefix(w, "{") && last:
 			return n // the rest of the path, which a list may leave out
@@ -216,6 +220,15 @@ func (d *document) check(s *schema, at string, value any, problems *[]string) {
 	add := func(format string, args ...any) {
 		*problems = append(*problems, fmt.Sprintf("%s: %s", at, fmt.Sprintf(format, args...)))
 	}
+	for _, one := range s.OneOf {
+		var wrong []string
+		if d.check(one, at, value, &wrong); wrong == nil {
+			return
+		}
+	}
+	if s.OneOf != nil {
+		add("of none of the declared types")
+	}
 	if s.Type == "" || value == nil && s.Nullable {
 		return
 	}
@@ -236,7 +249,7 @@ func (d *document) check(s *schema, at string, value any, problems *[]string) {
 				d.check(declared, at+"."+name, value[name], problems)
 			case rest != nil:
 				d.check(rest, at+".*", value[name], problems)
-			case len(s.Additional) == 0:
+			case len(s.Additional) == 0, s.Additional[0] == 'f':
 				add("field %q is not declared", name)
 			}
 		}

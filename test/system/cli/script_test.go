@@ -59,6 +59,7 @@ func setup(t *testing.T) func(*testscript.Env) error {
 	}
 	return func(env *testscript.Env) error {
 		env.Setenv("HOME", env.WorkDir)
+		env.Setenv("COFFER_KEYRING", "off") // which would be that of the user who runs the tests
 		// Under -race each process would wait a second before it exits, for races which are still going on.
 		env.Setenv("GORACE", "atexit_sleep_ms=0")
 		env.Setenv("SERVER", program)

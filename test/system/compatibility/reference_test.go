@@ -58,6 +58,7 @@ func TestReference(t *testing.T) {
 	if count < 400 {
 		t.Errorf("the document has only %d operations", count)
 	}
+	untyped(t, paths)
 	file := filepath.Join(root, "docs/api.md")
 	if *update && !t.Failed() {
 		if err := os.WriteFile(file, []byte(page.String()), 0o600); err != nil {
@@ -110,6 +111,57 @@ func complete(t *testing.T, name string, op *openapi3.Operation) {
 			t.Errorf("%s: the parameter %s has no example", name, p.Value.Name)
 		}
 	}
+}
+
+// untyped fails the test for each place of a response that may hold anything and is not in testdata/untyped.txt, and for each line there that no
+// response needs: the list only shrinks.
+func untyped(t *testing.T, paths map[string]*openapi3.PathItem) {
+	t.Helper()
+	listed := map[string]bool{}
+	for line := range strings.Lines(read(t, "testdata/untyped.txt")) {
+		if place, _, _ := strings.Cut(strings.TrimSpace(line), " : "); place != "" && place[0] != '#' {
+			listed[place] = false
+		}
+	}
+	for path, item := range paths {
+		for method, op := range item.Operations() {
+			for _, media := range op.Responses.Value("200").Value.Content {
+				name, own := method+" "+path, media.Schema
+				if all := own.Value.AllOf; all != nil {
+					own = all[1] // the first is the envelope
+				}
+				for _, place := range open(own.Value, "") {
+					if _, ok := listed[name+place]; !ok {
+						t.Errorf("testdata/untyped.txt: the response of %s%s may hold anything: declare its type", name, place)
+					}
+					listed[name+place] = true
+				}
+			}
+		}
+	}
+	for place, found := range listed {
+		if !found {
+			t.Errorf("testdata/untyped.txt: %s has a type: take the line out", place)
+		}
+	}
+}
+
+// open returns the places in a schema that may hold anything: values without a type, and objects with fields of no type.
+func open(s *openapi3.Schema, at string) []string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
+		out = append(out, open(s.Properties[name].Value, at+" "+name)...)
+	}
+	switch rest := s.AdditionalProperties; {
+	case s.OneOf != nil:
+	case s.Type == nil, s.Type.Is("object") && rest.Has != nil && *rest.Has && !(at == "" && s.Properties != nil):
+		out = append(out, at)
+	case s.Items != nil:
+		out = append(out, open(s.Items.Value, at+" []")...)
+	case rest.Schema != nil:
+		out = append(out, open(rest.Schema.Value, at+" *")...)
+	}
+	return out
 }
 
 // write adds an operation to the page.
@@ -185,6 +237,13 @@ func named(name string, s *openapi3.SchemaRef) string {
 	kind := "any"
 	if types := s.Value.Type.Slice(); len(types) > 0 {
 		kind = types[0]
+	}
+	for i, one := range s.Value.OneOf {
+		kind = strings.TrimPrefix(kind, "any")
+		if i > 0 {
+			kind += " or "
+		}
+		kind += one.Value.Type.Slice()[0]
 	}
 	switch kind = cmp.Or(map[string]string{"array": "list"}[kind], kind); kind {
 	case "string":

@@ -55,6 +55,9 @@ func whoami(ctx context.Context, c *command.Call) error {
 	}
 	for _, key := range []string{"display_name", "entity_id", "policies", "identity_policies", "type", "ttl", "renewable", "accessor"} {
 		if v, ok := data[key]; ok {
+			if key == "ttl" && data["expire_time"] == nil {
+				v = response.TokenDuration(0)
+			}
 			rows = append(rows, response.Row{Key: key, Value: v})
 		}
 	}
@@ -95,6 +98,8 @@ func sources(c *command.Call) (address, token string) {
 	switch {
 	case variable("TOKEN") != "":
 		token = variable("TOKEN")
+	case name != "" && active.InKeyring:
+		token = "the keyring, for the context " + name
 	case name != "" && active.Token != "":
 		token = "context " + name
 	case name == "":
@@ -145,8 +150,9 @@ Examples:
 
 // ContextCommand is "coffer context".
 func ContextCommand() *cli.Command {
-	return command.Group("context", "keep several clusters, and say which one to use", `Commands for contexts: clusters with their addresses, certificates, namespaces and tokens, in the file ~/.coffer-contexts,
-which no other user can read. One is in use; COFFER_CONTEXT names another for one command. "coffer login" keeps the token in the context in use.
+	return command.Group("context", "keep several clusters, and say which one to use", `Commands for contexts: clusters with their addresses, certificates and namespaces, in the file ~/.coffer-contexts, which no other
+user can read. One is in use; COFFER_CONTEXT names another for one command. "coffer login" keeps the token for the context in use: in
+the keyring of the system, or in the file where there is no keyring, with -keyring=false, or with COFFER_KEYRING=off.
 
 COFFER_ADDR, BAO_ADDR, VAULT_ADDR and -address go before the context in use, whose token is not sent to those servers.
 
@@ -157,7 +163,8 @@ Examples:
   $ COFFER_CONTEXT=staging coffer kv get secret/app`,
 		command.New(command.Spec{
 			Name: "set", Args: "NAME ADDRESS", Min: 2, Max: 2, Usage: "add a cluster, or change it", Local: true,
-			Help: `Adds a cluster, or replaces its settings. Its token is kept if the address is the same.
+			Help: `Adds a cluster, or replaces its settings. Its token is kept if the address is the same. With -keyring=false one that was in the
+keyring is removed: log in again.
 
 Examples:
 
@@ -169,6 +176,7 @@ Examples:
 				&cli.StringFlag{Name: "client-cert", Usage: "`FILE` with the certificate to present"},
 				&cli.StringFlag{Name: "client-key", Usage: "`FILE` with its private key"},
 				&cli.StringFlag{Name: "tls-server-name", Usage: "`NAME` to expect in the server's certificate"},
+				&cli.BoolFlag{Name: "keyring", Value: true, Usage: "keep its token in the keyring of the system; =false: in the file"},
 				&cli.BoolFlag{Name: "use", Usage: "use it from now on"},
 			},
 		}, set),
@@ -192,8 +200,8 @@ Examples:
 			Flags: []cli.Flag{&cli.StringFlag{Name: "format", Usage: "print as `table|json|yaml`"}},
 		}, list),
 		command.New(command.Spec{
-			Name: "forget", Args: "NAME", Min: 1, Max: 1, Usage: "remove a cluster and its token from the file", Local: true,
-			Help: `Removes a cluster and its token from the file. The token stays valid: "coffer token revoke -self" ends it before.
+			Name: "forget", Args: "NAME", Min: 1, Max: 1, Usage: "remove a cluster and its token", Local: true,
+			Help: `Removes a cluster, and its token from the keyring or the file. The token stays valid: "coffer token revoke -self" ends it before.
 
 Examples:
 
@@ -217,9 +225,13 @@ func set(_ context.Context, c *command.Call) error {
 	cluster := local.Context{
 		Address: address, Namespace: command.CleanPath(c.String("namespace")), CACert: c.String("ca-cert"),
 		ClientCert: c.String("client-cert"), ClientKey: c.String("client-key"), TLSServerName: c.String("tls-server-name"),
+		NoKeyring: !c.Bool("keyring"),
 	}
-	if old := all.Clusters[name]; old.Address == address {
-		cluster.Token = old.Token
+	old := all.Clusters[name]
+	if old.Address == address && !(old.InKeyring && cluster.NoKeyring) {
+		cluster.Token, cluster.InKeyring = old.Token, old.InKeyring
+	} else if err := local.ForgetToken(name, old); err != nil {
+		c.Warnf("Warning: the former token stays in the keyring: %v", err)
 	}
 	all.Clusters[name] = cluster
 	if c.Bool("use") {
@@ -277,12 +289,16 @@ func list(_ context.Context, c *command.Call) error {
 		if name == current {
 			mark = "*"
 		}
-		if cluster.Token != "" {
+		switch {
+		case cluster.InKeyring:
+			token = "in the keyring"
+		case cluster.Token != "":
 			token = "yes"
 		}
 		rows = append(rows, []string{mark, table.Printable(name), table.Printable(cluster.Address), table.Text(cluster.Namespace), token})
 		values = append(values, map[string]any{
-			"name": name, "address": cluster.Address, "namespace": cluster.Namespace, "current": name == current, "token": cluster.Token != "",
+			"name": name, "address": cluster.Address, "namespace": cluster.Namespace, "current": name == current,
+			"token": cluster.Token != "" || cluster.InKeyring, "in_keyring": cluster.InKeyring,
 		})
 	}
 	if c.Format() != command.FormatTable {
@@ -299,6 +315,9 @@ func forget(_ context.Context, c *command.Call) error {
 	name := c.Arg(0)
 	if _, ok := all.Clusters[name]; !ok {
 		return missing(name)
+	}
+	if err := local.ForgetToken(name, all.Clusters[name]); err != nil {
+		c.Warnf("Warning: the token stays in the keyring: %v", err)
 	}
 	delete(all.Clusters, name)
 	if all.Current == name {

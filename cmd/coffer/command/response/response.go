@@ -39,7 +39,7 @@ func Rows(s *api.Secret) []Row {
 		}
 		add("token", t.ClientToken)
 		add("token_accessor", t.Accessor)
-		add("token_duration", tokenDuration(t.LeaseDuration))
+		add("token_duration", TokenDuration(t.LeaseDuration))
 		add("token_renewable", t.Renewable)
 		add("token_policies", t.TokenPolicies)
 		add("identity_policies", t.IdentityPolicies)
@@ -64,8 +64,8 @@ func Rows(s *api.Secret) []Row {
 	return append(rows, Data(s.Data)...)
 }
 
-// tokenDuration is how long a token lives, for a table "∞" if for ever.
-func tokenDuration(seconds int) any {
+// TokenDuration is how long a token lives, for a table "∞" if for ever.
+func TokenDuration(seconds int) any {
 	if seconds == 0 {
 		return forever{}
 	}

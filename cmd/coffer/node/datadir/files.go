@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/coffer-project/coffer/cluster"
@@ -28,13 +29,43 @@ type Files struct {
 	Machine  *fsm.FSM
 	Changes  *wal.Log // for other clusters
 	Identity storage.FileIdentity
+
+	lock *os.File // the directory
 }
 
-func (f *Files) Close() error { return errors.Join(f.Machine.Close(), f.Changes.Close()) }
+func (f *Files) Close() error {
+	return errors.Join(f.Machine.Close(), f.Changes.Close(), f.lock.Close())
+}
 
 // Open opens the replicated state and checks that the log is whole and all of it this node's. Damaged data is never
 // served: if there are nodes to rejoin it is moved aside and fetched again, otherwise the node does not start.
 func Open(c *config.Config, node string, log *slog.Logger) (*Files, error) {
+	lock, err := lockDir(c.Storage.Path)
+	if err != nil {
+		return nil, fmt.Errorf("opening the data in %s: %w", c.Storage.Path, err)
+	}
+	f, err := open(c, node, log)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	f.lock = lock
+	return f, nil
+}
+
+// lockDir keeps other processes off the files: to open them is to repair them. Where a directory cannot be locked, the state file still can.
+func lockDir(dir string) (*os.File, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	err = boltfile.Lock(d, time.Second)
+	if _, other := errors.AsType[syscall.Errno](err); err == nil || other {
+		return d, nil
+	}
+	return nil, errors.Join(err, d.Close())
+}
+
+func open(c *config.Config, node string, log *slog.Logger) (*Files, error) {
 	s := c.Storage
 	if err := setLogsAside(s, log); err != nil {
 		return nil, fmt.Errorf("opening the data: %w", err)
@@ -86,9 +117,9 @@ func openFiles(c *config.Config, node string, log *slog.Logger) (*Files, error) 
 	if err != nil {
 		return nil, errors.Join(err, changes.Close())
 	}
-	f := &Files{machine, changes, identity}
+	f := &Files{Machine: machine, Changes: changes, Identity: identity}
 	if err := cluster.VerifyLog(dir, machine, identity); err != nil {
-		if closing := f.Close(); closing != nil {
+		if closing := errors.Join(machine.Close(), changes.Close()); closing != nil {
 			return nil, errors.Join(err, closing)
 		}
 		return nil, err

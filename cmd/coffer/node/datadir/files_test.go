@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -132,6 +133,50 @@ func TestUnmarkedFilesBecomeTheNodes(t *testing.T) {
 	if applied, err := reopen(t, a, "a"); err != nil || applied == 0 {
 		t.Errorf("without %s: at %d, %v", fsm.IdentityFile, applied, err)
 	}
+}
+
+// A second process that is given the same directory changes nothing in it, the log of changes either, which has no lock of its own.
+func TestSecondProcessChangesNothing(t *testing.T) {
+	dir := usedDirectory(t, "a", true)
+	c := &config.Config{Storage: config.Storage{Path: dir}}
+	c.Replication.LogBytes, c.Replication.LogAge = 1<<20, time.Hour
+	f, err := Open(c, "a", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Changes.Begin(f.Machine.AppliedIndex()); err != nil {
+		t.Fatal(err)
+	}
+	before := contents(t, dir)
+	if _, err := reopen(t, dir, "a", "https://other:8200"); err == nil || !strings.Contains(err.Error(), "in use by another process") {
+		t.Errorf("the directory was opened twice: %v", err)
+	}
+	if !maps.Equal(contents(t, dir), before) {
+		t.Error("the second process has changed files")
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reopen(t, dir, "a"); err != nil {
+		t.Errorf("after it was closed: %v", err)
+	}
+}
+
+func contents(t *testing.T, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		all[path] = string(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 // A node without a state does not go by logs that are left: neither when it starts, nor in a later attempt to join.

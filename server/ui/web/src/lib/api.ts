@@ -55,6 +55,8 @@ export interface Sent {
   body?: unknown
   namespace?: string
   wrapTTL?: string
+  /** Fields of the body that are secret, besides those whose names look like it. */
+  hidden?: string[]
 }
 
 /** Called by call; the session, the status and the frame fill them in. */
@@ -83,6 +85,8 @@ export interface Options {
   namespace?: string
   /** How long the answer is to be kept in a wrapping token. */
   wrapTTL?: string
+  /** See Sent. */
+  hidden?: string[]
   /** Warnings are not shown as notices: the caller shows them. */
   quiet?: boolean
   /** Asked by the frame, not for what the page shows: a refusal says nothing about the token. */
@@ -104,7 +108,7 @@ export async function call<T = any>(method: Method, path: string, options: Optio
     init.body = typeof options.body === 'string' || options.body instanceof Blob ? options.body : JSON.stringify(options.body)
   }
   const address = url(path, options.query)
-  if (credential && !options.background) events.sent({ method, path, query: options.query, body: options.body, namespace: where, wrapTTL: options.wrapTTL })
+  if (credential && !options.background) events.sent({ method, path, query: options.query, body: options.body, namespace: where, wrapTTL: options.wrapTTL, hidden: options.hidden })
   let response: Response, text: string
   try {
     response = await fetch(address, init)

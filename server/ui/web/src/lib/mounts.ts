@@ -1,15 +1,22 @@
 // What the engines and auth methods have in them: a table that the page of a mount goes by.
 
+import type { Problem } from './api'
+import { sentence } from './format'
 import { lines, pairs, words } from './identity'
 
 export interface Field {
   name: string
   label: string
-  /** How it is typed: a text, words, name=value lines, a lifetime, a number, yes or no, a long text, a secret that is never read back. */
-  kind?: 'text' | 'list' | 'map' | 'ttl' | 'number' | 'check' | 'area' | 'secret'
+  /** How it is typed: a text, words, name=value lines, a lifetime, a number, yes or no, a long text, a secret that is never read back, one of several. */
+  kind?: 'text' | 'list' | 'map' | 'ttl' | 'number' | 'check' | 'area' | 'secret' | 'choice'
+  choices?: string[]
   help?: string
   placeholder?: string
   required?: boolean
+  /** Of a long text. */
+  rows?: number
+  /** What the server takes if it is not given; '' if that cannot be said. */
+  initial?: string
 }
 
 /** Something that a mount has many of, each with a name. */
@@ -17,6 +24,9 @@ export interface Kind {
   path: string
   title: string
   one: string
+  many?: string
+  /** What a deletion does, if it is not that what was handed out stays. */
+  gone?: string
   fields: Field[]
   /** Sent unseen: with a new one these, with a change what it has of them. */
   fixed?: Record<string, unknown>
@@ -111,7 +121,19 @@ export const kinds: Record<string, Kind[]> = {
     },
   ],
 }
-kinds.oidc = kinds.jwt!
+kinds.oidc = [
+  {
+    path: 'role', title: 'Roles', one: 'role', fixed: { role_type: 'oidc' },
+    fields: [
+      { name: 'user_claim', label: 'Claim that names the user', required: true, placeholder: 'sub' },
+      { name: 'allowed_redirect_uris', label: 'Where browsers may come back to', kind: 'list', required: true, placeholder: 'https://coffer.example.com:8200/ui/vault/auth/oidc/oidc/callback', help: 'That of this UI, and that of the command line.' },
+      { name: 'oidc_scopes', label: 'Scopes to ask for', kind: 'list', placeholder: 'profile' },
+      { name: 'groups_claim', label: 'Claim with the groups' },
+      { name: 'bound_claims', label: 'Claims, a name=value in each line', kind: 'map' },
+      ...tokens,
+    ],
+  },
+]
 kinds.cloud = kinds.aws!
 
 /** The configuration of a mount, which is one form at "config". */
@@ -144,7 +166,23 @@ configs.oidc = [
   ...configs.jwt!,
   { name: 'oidc_client_id', label: 'Our client id' },
   { name: 'oidc_client_secret', label: 'Its secret', kind: 'secret', help: 'Typed again with each change.' },
+  { name: 'oidc_response_mode', label: 'How the provider answers', kind: 'choice', choices: ['', 'query', 'form_post'], help: 'With form_post it has the browser post a form.' },
 ]
+
+/** What a rejected request says of these fields: `field "x": …; y must …; …`. What names none of them belongs to the one before. */
+export function faults(fields: Field[], problem?: Problem): Record<string, string> {
+  const found: Record<string, string> = {}
+  let last = ''
+  for (const said of (problem?.errors ?? []).flatMap((e) => e.split('; '))) {
+    const [, quoted, bare, rest] = /^(?:field "([^"]+)":? |([a-z]\w*) )?([^]*)$/.exec(said)!
+    const name = quoted ?? bare ?? ''
+    if (fields.some((f) => f.name === name)) {
+      found[name] = sentence(quoted ? rest! : said)
+      last = name
+    } else if (last) found[last] += ` ${sentence(said)}`
+  }
+  return found
+}
 
 /** Engines and methods, of which a write of the configuration replaces all of it. */
 export const replaced = ['jwt', 'oidc', 'kubernetes']
@@ -173,16 +211,19 @@ export function typed(fields: Field[], have: Record<string, any>): Typed {
         case 'ttl':
           return [f.name, lifetime(Number(v ?? 0))]
         case 'number':
-          return [f.name, Number(v ?? 0)]
+          return [f.name, v ?? f.initial ?? 0]
         case 'check':
-          return [f.name, v ?? f.name === 'bind_secret_id']
+          return [f.name, v ?? (f.initial === 'true' || f.name === 'bind_secret_id')]
         case 'secret':
           return [f.name, '']
       }
-      return [f.name, String(v ?? '')]
+      return [f.name, String(v ?? f.initial ?? '')]
     }),
   )
 }
+
+/** Those that no page shows what was typed into. */
+export const secrets = (fields: Field[]) => fields.filter((f) => f.kind === 'secret').map((f) => f.name)
 
 /** The fields that were changed, as the API takes them. */
 export function changes(fields: Field[], before: Typed, now: Typed): Record<string, unknown> {

@@ -31,11 +31,13 @@ export const pages: Page[] = [
   { path: 'engines', title: 'Engines', group: 'Secrets', icon: 'engine', deep: true, needs: ['sys/mounts', 'read'], load: () => import('../pages/Engines.svelte'), words: 'mounts enable' },
   { path: 'wrapping', title: 'Wrap', group: 'Secrets', icon: 'wrap', load: () => import('../pages/Wrapping.svelte'), words: 'unwrap share once' },
   { path: 'policies', title: 'Policies', group: 'Access', icon: 'policy', deep: true, phone: true, needs: ['sys/policies/acl', 'list'], load: () => import('../pages/Policies.svelte'), words: 'acl' },
+  { path: 'policies/password', title: 'Password policies', group: 'Access', icon: 'code', needs: ['sys/policies/password', 'list'], load: () => import('../pages/Passwords.svelte'), words: 'generate' },
   { path: 'engines/methods', title: 'Auth methods', group: 'Access', icon: 'secret', deep: true, needs: ['sys/auth', 'read'], load: () => import('../pages/Methods.svelte'), words: 'login saml userpass approle' },
   { path: 'tokens', title: 'Tokens', group: 'Access', icon: 'token', load: () => import('../pages/Tokens.svelte'), words: 'accessor revoke' },
   { path: 'entities', title: 'Entities', group: 'Access', icon: 'person', deep: true, needs: ['identity/entity/name', 'list'], load: () => import('../pages/Entities.svelte'), words: 'identity people programs alias' },
   { path: 'groups', title: 'Groups', group: 'Access', icon: 'namespace', deep: true, needs: ['identity/group/name', 'list'], load: () => import('../pages/Groups.svelte'), words: 'identity members external' },
   { path: 'mfa', title: 'Second factors', group: 'Access', icon: 'lease', needs: ['identity/mfa/method/totp/generate', 'update'], load: () => import('../pages/Mfa.svelte'), words: 'mfa totp codes enrol login enforcement' },
+  { path: 'issuer', title: 'Identity tokens', group: 'Access', icon: 'done', needs: ['identity/oidc/config', 'read'], clusterWide: true, load: () => import('../pages/Issuer.svelte'), words: 'oidc issuer keys cloud federation' },
   { path: 'sync', title: 'Sync', group: 'Deliver', icon: 'sync', deep: true, phone: true, needs: ['sys/sync/destinations', 'list'], load: () => import('../pages/Sync.svelte'), words: 'destinations deliver associations' },
   { path: 'leases', title: 'Leases', group: 'Protect', icon: 'lease', needs: ['sys/leases/count', 'read'], load: () => import('../pages/Leases.svelte'), words: 'revoke expire' },
   { path: 'limits', title: 'Limits', group: 'Protect', icon: 'limit', needs: ['sys/quotas/rate-limit', 'list'], clusterWide: true, load: () => import('../pages/Limits.svelte'), words: 'quotas rate' },
@@ -44,6 +46,7 @@ export const pages: Page[] = [
   { path: 'overview', title: 'Cluster', group: 'Cluster', icon: 'overview', needs: ['sys/ha-status', 'read'], clusterWide: true, phone: true, load: () => import('../pages/Overview.svelte'), words: 'nodes raft seal' },
   { path: 'overview/replication', title: 'Replication', group: 'Cluster', icon: 'replication', clusterWide: true, load: () => import('../pages/Replication.svelte'), words: 'secondary primary lag' },
   { path: 'namespaces', title: 'Namespaces', group: 'Cluster', icon: 'namespace', needs: ['sys/namespaces', 'list'], load: () => import('../pages/Namespaces.svelte'), words: 'tenants' },
+  { path: 'plugins', title: 'Plugins', group: 'Cluster', icon: 'engine', needs: ['sys/plugins/catalog', 'read', 'sudo'], clusterWide: true, load: () => import('../pages/Plugins.svelte'), words: 'catalogue register sha256 pin reload' },
   { path: 'tools', title: 'Tools', group: 'Cluster', icon: 'tools', load: () => import('../pages/Tools.svelte'), words: 'hash random api explorer wrapping lookup' },
 ]
 

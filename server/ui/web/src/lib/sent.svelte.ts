@@ -8,11 +8,11 @@ const KEPT = 20
 const secretName = /passw|secret_id|secret_key|credential|token$|^key$|^code$|passcode|private|certificate_pem/i
 const LEFT_OUT = '…'
 
-/** A value with secrets left out: all texts, or those whose names look like secrets. */
-function masked(value: unknown, all: boolean): unknown {
+/** A value with secrets left out: all texts, or those whose names look like secrets or are given. */
+function masked(value: unknown, all: boolean, hidden: string[] = []): unknown {
   if (Array.isArray(value)) return value.map((v) => masked(v, all))
   if (isObject(value)) {
-    return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, masked(v, all || (secretName.test(k) && typeof v === 'string'))]))
+    return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, masked(v, all || hidden.includes(k) || (secretName.test(k) && typeof v === 'string'))]))
   }
   return all && value !== null && typeof value !== 'boolean' ? LEFT_OUT : value
 }
@@ -20,7 +20,7 @@ function masked(value: unknown, all: boolean): unknown {
 /** The request without secrets. A body that is text is the content of a secret. */
 export function withoutSecrets(s: Sent): Sent {
   if (s.body === undefined || s.body instanceof Blob) return { ...s, body: undefined } // of a file, the name is not known here
-  if (typeof s.body !== 'string') return { ...s, body: masked(s.body, false) }
+  if (typeof s.body !== 'string') return { ...s, body: masked(s.body, false, s.hidden) }
   const body = parseExact(s.body)
   return { ...s, body: isObject(body.options) && body.data ? { options: body.options, data: masked(body.data, true) } : masked(body, true) }
 }

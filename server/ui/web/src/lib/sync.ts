@@ -23,6 +23,31 @@ const ROOT = 'sys/sync/destinations'
 
 export const pathOf = (d: Destination) => `${ROOT}/${d.type}/${d.name}`
 
+/** The types of destinations, and what people call them. */
+export const types: Record<string, string> = {
+  'cloud1-sm': 'AWS Secrets Manager',
+  'cloud1-ssm': 'AWS Parameter Store',
+  'cloud2-kv': 'Azure Key Vault',
+  'cloud3-sm': 'GCP Secret Manager',
+  repohost: 'GitHub Actions',
+  gitlab: 'GitLab CI/CD',
+  kubernetes: 'Kubernetes',
+  'webhost-project': 'Vercel',
+  webhook: 'A receiver of your own',
+}
+
+/** What a destination has: where it leads, and how. Sensitive values are masked. */
+export interface Stored {
+  connection_details: Record<string, unknown>
+  options: Record<string, unknown>
+}
+
+/** Names that stay at a destination without an owner; the names are the first 1,000. */
+export interface LeftBehind {
+  total: number
+  names: { external_name: string; mount?: string; secret_name?: string; at?: string }[]
+}
+
 /** All destinations of the namespace, in one request. */
 export async function destinations(background = false): Promise<Destination[]> {
   try {
