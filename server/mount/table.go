@@ -92,7 +92,7 @@ type Table struct {
 	wake    chan struct{} // capacity 1, level-triggered: something is to be finished; never closed
 	away    atomic.Bool   // what Cluster.Secondary answered when the role last changed
 
-	lockout  atomic.Pointer[engines.LockoutDefaults]
+	lockout atomic.Pointer[engines.LockoutDefaults]
 
 	changing sync.Mutex // one enable, tune, beginning of a disable or of a move at a time on this node
 	loading  sync.Mutex

@@ -9,6 +9,8 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"hash"
+	"sync"
 	"sync/atomic"
 
 	"github.com/coffer-project/coffer/engines"
@@ -50,7 +52,7 @@ type Keys interface{ State() ([]byte, error) }
 type Tokens struct {
 	opts Options
 	own  atomic.Pointer[own]    // nil while sealed
-	set  atomic.Pointer[[]byte] // nil until it was needed, and after it changed
+	set  atomic.Pointer[signer] // nil until it was needed, and after it changed
 	last atomic.Pointer[made]
 }
 
@@ -64,7 +66,26 @@ type state struct {
 // own is what is known of this cluster.
 type own struct {
 	cluster [8]byte
-	key     []byte
+	signer  *signer
+}
+
+// signer makes the authentication of tokens with one key. It keeps the machines it made, as setting one up costs more than using it.
+type signer struct{ machines sync.Pool }
+
+// newSigner returns a signer; nil if the key is empty, which would authenticate nothing.
+func newSigner(key []byte) *signer {
+	if len(key) == 0 {
+		return nil
+	}
+	return &signer{sync.Pool{New: func() any { return hmac.New(sha256.New, key) }}}
+}
+
+func (s *signer) mac(body []byte) []byte {
+	h := s.machines.Get().(hash.Hash)
+	defer s.machines.Put(h)
+	h.Reset()
+	h.Write(body) // a hash takes everything
+	return h.Sum(nil)[:macBytes]
 }
 
 // made is the last one.
@@ -79,7 +100,7 @@ func New(o Options) *Tokens { return &Tokens{opts: o} }
 // SetKey sets the id and the key of this cluster, once it is unsealed.
 func (t *Tokens) SetKey(clusterID string, key []byte) {
 	t.ForgetSet()
-	t.own.Store(&own{clusterTag(clusterID), key})
+	t.own.Store(&own{clusterTag(clusterID), newSigner(key)})
 }
 
 // Clear forgets the keys, when the server seals.
@@ -104,7 +125,8 @@ func (s *state) body() []byte {
 	if !s.at.IsZero() {
 		version = versionInSet
 	}
-	b := append([]byte{version}, s.cluster[:]...)
+	b := append(make([]byte, 0, inSetBytes+macBytes), version)
+	b = append(b, s.cluster[:]...)
 	b = binary.BigEndian.AppendUint64(b, uint64(s.index))
 	if version == versionInSet {
 		b = binary.BigEndian.AppendUint32(b, s.at.Epoch)
@@ -113,14 +135,8 @@ func (s *state) body() []byte {
 	return b
 }
 
-func mac(key, body []byte) []byte {
-	h := hmac.New(sha256.New, key)
-	h.Write(body)
-	return h.Sum(nil)[:macBytes]
-}
-
-// read takes a token apart. key returns the key for a version; it may return nil.
-func read(text string, key func(inSet bool) []byte) (s state, err error) {
+// read takes a token apart. with returns the signer for a version; it may return nil.
+func read(text string, with func(inSet bool) *signer) (s state, err error) {
 	raw, err := base64.StdEncoding.DecodeString(text)
 	foreign := engines.Invalid("header X-Vault-Index is not a value this server gave out")
 	if err != nil || len(raw) < macBytes {
@@ -131,11 +147,11 @@ func read(text string, key func(inSet bool) []byte) (s state, err error) {
 	if !inSet && (len(body) != aloneBytes || body[0] != versionAlone) {
 		return s, foreign
 	}
-	k := key(inSet)
+	k := with(inSet)
 	switch {
 	case k == nil:
 		return s, storage.ErrSealed
-	case !hmac.Equal(sum, mac(k, body)):
+	case !hmac.Equal(sum, k.mac(body)):
 		return s, engines.Invalid("header X-Vault-Index is not a value this cluster gave out")
 	}
 	s.cluster = [8]byte(body[1:9])
@@ -146,17 +162,18 @@ func read(text string, key func(inSet bool) []byte) (s state, err error) {
 	return s, nil
 }
 
-// setKey returns the key of the replication set; nil while there is none.
-func (t *Tokens) setKey() []byte {
-	if k := t.set.Load(); k != nil {
-		return *k
+// ofSet returns the signer of the replication set; nil while there is none.
+func (t *Tokens) ofSet() *signer {
+	if signer := t.set.Load(); signer != nil {
+		return signer
 	}
 	key, err := t.opts.Keys.State()
 	if err != nil {
 		return nil
 	}
-	t.set.Store(&key)
-	return key
+	signer := newSigner(key)
+	t.set.Store(signer)
+	return signer
 }
 
 // position returns where this node is in the history of its replication set; zero if it is in none.
@@ -182,13 +199,14 @@ func (t *Tokens) State() []string {
 	if last := t.last.Load(); last != nil && last.state == s {
 		return last.header
 	}
-	body, key := s.body(), own.key
+	body, signer := s.body(), own.signer
 	if body[0] == versionInSet {
-		if key = t.setKey(); key == nil {
-			return nil
-		}
+		signer = t.ofSet()
 	}
-	header := []string{base64.StdEncoding.EncodeToString(append(body, mac(key, body)...))}
+	if signer == nil {
+		return nil
+	}
+	header := []string{base64.StdEncoding.EncodeToString(append(body, signer.mac(body)...))}
 	t.last.Store(&made{s, header})
 	return header
 }
@@ -200,11 +218,11 @@ func (t *Tokens) Await(ctx context.Context, text string) error {
 	if own == nil {
 		return storage.ErrSealed
 	}
-	want, err := read(text, func(inSet bool) []byte {
+	want, err := read(text, func(inSet bool) *signer {
 		if inSet {
-			return t.setKey()
+			return t.ofSet()
 		}
-		return own.key
+		return own.signer
 	})
 	if err != nil {
 		return err

@@ -143,15 +143,14 @@ func (s *Store) insert(ctx context.Context, e *Entry, accessor string, also []st
 	for {
 		_, err := storage.Update(ctx, s.store, func(t *storage.Txn) error {
 			if e.Parent != "" {
-				parent, err := record.Get(ctx, t, e.Parent)
+				parent, err := s.LookupKey(ctx, e.Parent)
 				switch {
-				case errors.Is(err, storage.ErrNotFound):
-					return ErrInvalid
 				case err != nil:
 					return err
-				case !parent.Valid(s.now()) || parent.NumUses != 0:
+				case parent.NumUses != 0:
 					return ErrInvalid
 				}
+				t.Expect(record.IDKey(e.Parent), parent.Version)
 				t.Put(record.ChildKey(e.Parent, e.Key), record.Present)
 			}
 			if _, err := t.Get(ctx, record.IDKey(e.Key)); err == nil {

@@ -30,8 +30,10 @@ const (
 type Entry struct {
 	// Key is a keyed hash of the token, which service tokens are stored under. It identifies the token and is
 	// not secret, but it is never shown. No Key of a batch token is that of a service token.
-	Key      string `json:"-"`
-	Accessor string `json:"accessor"` // "" for batch tokens
+	Key string `json:"-"`
+	// Version is that of the stored entry that this one was read from; 0 of one that is not stored, or not yet.
+	Version  storage.Index `json:"-"`
+	Accessor string        `json:"accessor"` // "" for batch tokens
 	// Parent is the Key of the token that this one goes with, "" for an orphan.
 	Parent      string            `json:"parent,omitempty"`
 	Policies    []string          `json:"policies"` // sorted, lower case
@@ -133,7 +135,12 @@ func Get(ctx context.Context, from getter, key string) (*Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Decode(key, e.Value)
+	entry, err := Decode(key, e.Value)
+	if err != nil {
+		return nil, err
+	}
+	entry.Version = e.Version
+	return entry, nil
 }
 
 // Put writes the entry and moves it in the expiry index. before is where it was, zero for nowhere.
