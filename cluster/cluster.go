@@ -192,7 +192,7 @@ type Stats struct {
 	LogBytes     int64         // live log, payload
 	LogFoldTime  time.Duration // spent in moving entries from the journal to raft.db
 
-	LogFolds, LogFoldBytes uint64 // how often that was, also in vain, and how much moved
+	LogFolds, LogFoldBytes uint64 // how often that was, failures as well, and how many bytes moved
 
 	TrailingLogs     uint64 // entries kept behind a snapshot, as in use
 	Elections        uint64 // times this node became leader

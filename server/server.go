@@ -288,6 +288,9 @@ func (s *Server) Node() *lifecycle.Node { return s.node }
 // ReloadAudit reopens audit files, after they were rotated.
 func (s *Server) ReloadAudit() error { return s.audit.Reload() }
 
+// SetLockout takes the lockouts of a configuration that was read again.
+func (s *Server) SetLockout(d engines.LockoutDefaults) { s.mounts.SetLockout(d) }
+
 // DeclareAudit takes the audit devices of a configuration that was read again. The active node changes them at once.
 func (s *Server) DeclareAudit(ctx context.Context, devices []device.Config) error {
 	s.audit.Declare(devices, nil)

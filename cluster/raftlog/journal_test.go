@@ -38,7 +38,7 @@ func crashed(t testing.TB, l *Log) (path string, raftDB, journal []byte) {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		t.Fatal(err)
 	}
-	path = filepath.Join(logDir(t), FileName)
+	path, raftDB = filepath.Join(logDir(t), FileName), used(raftDB)
 	restore(t, path, raftDB, journal)
 	return path, raftDB, journal
 }
@@ -101,7 +101,8 @@ func TestJournalAgainstAModel(t *testing.T) {
 			}
 			l.Fault = fault
 			for step := range 400 {
-				switch n := rng.IntN(100); {
+				n := rng.IntN(100)
+				switch {
 				case n < 70:
 					size := rng.IntN(600)
 					if rng.IntN(20) == 0 {
@@ -160,13 +161,18 @@ func TestJournalAgainstAModel(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				sameAsModel(t, step, l, model)
+				newest := len(model)
+				if n < 70 && step < 399 { // after an append; all of them are read after everything else
+					newest = min(newest, 20)
+				}
+				sameAsModel(t, step, l, model, newest)
 			}
 		})
 	}
 }
 
-func sameAsModel(t *testing.T, step int, l *Log, model []*raft.Log) {
+// sameAsModel wants the log to have the entries of the model, and reads so many of the newest.
+func sameAsModel(t *testing.T, step int, l *Log, model []*raft.Log, newest int) {
 	t.Helper()
 	first, last, _ := l.Size()
 	if len(model) == 0 {
@@ -178,7 +184,7 @@ func sameAsModel(t *testing.T, step int, l *Log, model []*raft.Log) {
 	if first != model[0].Index || last != model[len(model)-1].Index {
 		t.Fatalf("step %d: the log has entries %d to %d, want %d to %d", step, first, last, model[0].Index, model[len(model)-1].Index)
 	}
-	for _, want := range model {
+	for _, want := range model[len(model)-newest:] {
 		var e raft.Log
 		if err := l.GetLog(want.Index, &e); err != nil || e.Index != want.Index || e.Term != want.Term || !bytes.Equal(e.Data, want.Data) || !e.AppendedAt.Equal(want.AppendedAt) {
 			t.Fatalf("step %d: entry %d is %v of term %d, %v", step, want.Index, e.Index, e.Term, err)
@@ -452,7 +458,7 @@ func TestFailedWriteOfRaftDB(t *testing.T) {
 			}
 			path, _, _ := crashed(t, l)
 			again, _ := mustOpenLogs(t, path)
-			sameAsModel(t, 0, again, want)
+			sameAsModel(t, 0, again, want, len(want))
 			if l.journal == nil || l.journal.at == 0 {
 				t.Error("the journal is not used again")
 			}
@@ -476,17 +482,17 @@ func TestTruncationThatIsNotFinished(t *testing.T) {
 		t.Fatalf("after %d writes: %v", writes, err)
 	}
 	if l.Failure() == nil {
-		t.Error("nobody hears of it")
+		t.Error("Failure does not say so")
 	}
 	l.Fault = nil
 	want := append(entries(1, 5, 1, 100), entries(6, 8, 2, 100)...)
 	if err := l.StoreLogs(want[5:]); err != nil {
 		t.Fatal(err)
 	}
-	sameAsModel(t, 0, l, want)
+	sameAsModel(t, 0, l, want, len(want))
 	path, _, _ := crashed(t, l)
 	again, _ := mustOpenLogs(t, path)
-	sameAsModel(t, 1, again, want)
+	sameAsModel(t, 1, again, want, len(want))
 }
 
 // TestStaleDamage: a bit that flips where the journal has nothing any more does not keep a node from starting after the next crash.
@@ -518,7 +524,7 @@ func TestStaleDamage(t *testing.T) {
 	}
 	after, _, _ := crashed(t, l)
 	again, _ := mustOpenLogs(t, after)
-	sameAsModel(t, 0, again, append(entries(1, 20, 1, 300), entries(21, 23, 1, 100)...))
+	sameAsModel(t, 0, again, append(entries(1, 20, 1, 300), entries(21, 23, 1, 100)...), 23)
 }
 
 // TestOneSync counts the writes of raft.db and of the journal.

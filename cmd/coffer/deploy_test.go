@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -149,6 +150,28 @@ func TestDashboardAndDocumentationNameRealMetrics(t *testing.T) {
 
 // nodeMetric are metrics of nodes, disks and replication: the dashboard has those that are worth an alert.
 var nodeMetric = regexp.MustCompile(`^coffer_(raft|disk|scrub|replication)_`)
+
+// The unit of systemd is one, and lets plugins have the namespaces that package server/plugin/process gives them.
+func TestSystemdUnit(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join(docs, "deploy", "coffer.service"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "\nRestrictNamespaces=user pid\n") {
+		t.Error("the unit keeps plugins from PID namespaces of their own")
+	}
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		t.Skip("systemd-analyze is not installed")
+	}
+	unit := filepath.Join(t.TempDir(), "coffer.service")
+	if err := os.WriteFile(unit, []byte(strings.ReplaceAll(string(text), "/usr/bin/coffer", os.Args[0])), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), analyze, "verify", unit).CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("%v: %s", err, out)
+	}
+}
 
 // Each node of the Compose file starts with its command line and variables: the configuration passes the check of the server.
 func TestComposeFile(t *testing.T) {

@@ -85,6 +85,7 @@ Examples:
 Environment (each COFFER_… variable falls back to BAO_… and then VAULT_…):
 
   COFFER_CONTEXT          name of the cluster to use, of those that "coffer context" keeps
+  COFFER_KEYRING          "off": tokens of contexts are in ~/.coffer-contexts, not in the keyring of the system
   COFFER_ADDR             address of the server (https://127.0.0.1:8200)
   COFFER_TOKEN            token; else that of the context, else the file ~/.coffer-token, else ~/.vault-token
   COFFER_NAMESPACE        namespace of every request

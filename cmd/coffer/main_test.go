@@ -94,6 +94,7 @@ func clearEnv(t *testing.T) {
 			}
 		}
 	}
+	t.Setenv("COFFER_KEYRING", "off") // which would be that of the user who runs the tests
 }
 
 // coffer runs one command line.

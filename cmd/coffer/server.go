@@ -20,7 +20,7 @@ func serverCommand() *cli.Command {
 	return command.New(command.Spec{
 		Name: "server", Usage: "run a server", Local: true, Max: 0,
 		Help: `Runs one node until it is interrupted. Send SIGHUP to reload TLS certificates, log level,
-custom response headers and audit stanzas, and to reopen audit and log files.
+custom response headers, audit and user_lockout stanzas, and to reopen audit and log files.
 
 Examples:
 

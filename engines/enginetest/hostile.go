@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/coffer-project/coffer/engines"
@@ -82,13 +83,9 @@ func (h *hostile) send(name, path string, body any) (err error) {
 // refused sends and wants one of the kinds, and all texts in the error.
 func (h *hostile) refused(name, path string, body any, kinds []engines.Kind, texts ...string) {
 	h.t.Helper()
-	before := h.m.Snapshot()
 	err := h.send(name, path, body)
 	if err == nil {
 		h.t.Errorf("%s: accepted", name)
-		if !maps.Equal(before, h.m.Snapshot()) {
-			h.t.Errorf("%s: and stored", name)
-		}
 		return
 	}
 	var e *engines.Error
@@ -173,9 +170,9 @@ func acceptable(f input.Field) any {
 	return marker
 }
 
-func (h *hostile) bodies() {
-	deep := strings.Repeat(`{"a":`, 100_000) + "1" + strings.Repeat("}", 100_000)
-	for name, body := range map[string]string{
+// hostileBodies are made once: some are megabytes.
+var hostileBodies = sync.OnceValue(func() map[string]string {
+	return map[string]string{
 		"a list":          `["` + marker + `"]`,
 		"a text":          `"` + marker + `"`,
 		"cut off":         `{"a":"` + marker,
@@ -183,11 +180,15 @@ func (h *hostile) bodies() {
 		"invalid UTF-8":   "{\"a\":\"" + marker + "\xff\"}",
 		"a bare NUL":      "{\"a\":\"" + marker + "\x00\"}",
 		"a name twice":    `{"a":"` + marker + `","a":"` + marker + `"}`,
-		"deep nesting":    deep,
+		"deep nesting":    strings.Repeat(`{"a":`, 100_000) + "1" + strings.Repeat("}", 100_000),
 		"only brackets":   `{"a":` + strings.Repeat("[", 1_000_000),
 		"very many names": manyNames(jsontext.MaxMembers + 1),
 		"a long list":     `{"a":[` + strings.TrimSuffix(strings.Repeat("1,", jsontext.MaxElements+1), ",") + `]}`,
-	} {
+	}
+})
+
+func (h *hostile) bodies() {
+	for name, body := range hostileBodies() {
 		h.refused("a body that is "+name, h.path("x"), body, invalid)
 	}
 }

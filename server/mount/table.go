@@ -28,7 +28,7 @@ type Options struct {
 	// DefaultLeaseTTL and MaxLeaseTTL are the system's; zero means 768h.
 	DefaultLeaseTTL time.Duration
 	MaxLeaseTTL     time.Duration
-	// Lockout is the operator's.
+	// Lockout is the operator's, until SetLockout.
 	Lockout engines.LockoutDefaults
 
 	Namespaces Namespaces // nil: there is only the root
@@ -92,6 +92,8 @@ type Table struct {
 	wake    chan struct{} // capacity 1, level-triggered: something is to be finished; never closed
 	away    atomic.Bool   // what Cluster.Secondary answered when the role last changed
 
+	lockout atomic.Pointer[engines.LockoutDefaults]
+
 	changing sync.Mutex // one enable, tune, beginning of a disable or of a move at a time on this node
 	loading  sync.Mutex
 
@@ -141,6 +143,7 @@ func NewTable(o Options) *Table {
 		o.Factories["identity"] = func(engines.Mount) (engines.Engine, error) { return empty{}, nil }
 	}
 	t := &Table{opts: o, wake: make(chan struct{}, 1)}
+	t.lockout.Store(&o.Lockout)
 	t.Clear()
 	return t
 }
@@ -413,6 +416,20 @@ func (t *Table) entries(ctx context.Context, all bool, keys map[storage.Key]bool
 	return out, nil
 }
 
+// SetLockout takes other settings of the operator. Engines that they concern are made again, as after a tune.
+func (t *Table) SetLockout(d engines.LockoutDefaults) {
+	t.lockout.Store(&d)
+	t.stale(true)
+}
+
+func (t *Table) lockoutOf(e *Entry) engines.Lockout {
+	var own engines.LockoutSettings
+	if e.Config.UserLockout != nil {
+		own = *e.Config.UserLockout
+	}
+	return t.lockout.Load().For(e.Type, own)
+}
+
 // mounted returns the running engine of an entry, the one it had if nothing about it changed.
 func (t *Table) mounted(e *Entry, old *routes) (*Mounted, error) {
 	was := old.byUUID[e.UUID]
@@ -427,7 +444,8 @@ func (t *Table) mounted(e *Entry, old *routes) (*Mounted, error) {
 		out.gates = was.gates
 	}
 	out.gates.version.Store(uint64(e.version))
-	if was != nil && string(was.put().Value) == string(e.put().Value) {
+	lockout := t.lockoutOf(e)
+	if was != nil && was.Mount.Lockout == lockout && string(was.put().Value) == string(e.put().Value) {
 		return was, nil
 	}
 	if was != nil {
@@ -441,11 +459,7 @@ func (t *Table) mounted(e *Entry, old *routes) (*Mounted, error) {
 		m.Namespace = t.opts.Namespaces.Path(e.Namespace)
 	}
 	m.DefaultLeaseTTL, m.MaxLeaseTTL = e.Config.TTLs(t.opts.DefaultLeaseTTL, t.opts.MaxLeaseTTL)
-	var lockout engines.LockoutSettings
-	if e.Config.UserLockout != nil {
-		lockout = *e.Config.UserLockout
-	}
-	m.Lockout = t.opts.Lockout.For(e.Type, lockout)
+	m.Lockout = lockout
 	gated := gated{Store: t.opts.Store, gate: &out.gates.commits}
 	if e.Type == "kv" || e.Type == "cubbyhole" {
 		gated.quotas, gated.mount = t.opts.Quotas, m

@@ -6,6 +6,9 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"mime"
+	"net/http"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -69,7 +72,7 @@ func newEngine(h *Host, m engines.Mount, ref Ref) *engine {
 	e.closed = e.routes(engines.Unauthenticated, e.explain, nil) // the handler does nothing but say why
 	e.away = e.routes(0, e.explain, nil)
 	const posted = engines.Unauthenticated | engines.Form | engines.ForeignForm
-	e.form = formRouters{known: e.routes(posted, e.handle, nil), explained: e.routes(posted, e.explain, nil)}
+	e.form = formRouters{known: e.routes(posted, e.posted, nil), explained: e.routes(posted, e.explain, nil)}
 	e.router = engines.NewRouter()
 	e.router.Delegate = e.delegate
 	return e
@@ -112,6 +115,28 @@ type formRouters struct{ known, explained *engines.Router }
 
 // formPaths are where identity providers have browsers post to, by plugin (oidc_response_mode=form_post).
 var formPaths = map[Ref]string{{Auth: true, Name: "jwt"}: "oidc/callback", {Auth: true, Name: "oidc"}: "oidc/callback"}
+
+// posted handles what an identity provider has a browser post. The plugin keeps it, and the browser goes on to the web UI, which asks for the
+// token: the plugin's own page expects another UI. Clients that are no browsers send no Origin, and get what the plugin returns.
+func (e *engine) posted(ctx context.Context, req *engines.Request) (*engines.Response, error) {
+	resp, err := e.handle(ctx, req)
+	var form struct {
+		State       string `json:"state"`
+		Error       string `json:"error"`
+		Description string `json:"error_description"`
+	}
+	kind, _, _ := mime.ParseMediaType(req.Header.Get("Content-Type"))
+	if err != nil || req.Header.Get("Origin") == "" || kind != "application/x-www-form-urlencoded" || json.Unmarshal(req.Body, &form) != nil || form.State == "" {
+		return resp, err
+	}
+	query := url.Values{"state": {form.State}}
+	if form.Error != "" {
+		query.Set("error", form.Error)
+		query.Set("error_description", form.Description)
+	}
+	to := url.URL{Path: "/ui/vault/" + e.mount.Path + "oidc/callback", RawQuery: query.Encode()}
+	return &engines.Response{Status: http.StatusSeeOther, Raw: &engines.Raw{Header: http.Header{"Location": {to.String()}}}}, nil
+}
 
 // delegate returns the routes of a path.
 func (e *engine) delegate(path string) *engines.Router {

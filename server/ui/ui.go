@@ -36,7 +36,7 @@ var contentTypes = map[string]string{
 // file is one of the embedded files, ready to be sent.
 type file struct {
 	body        []byte
-	compressed  func() []byte // when it is first asked for: a server that nobody looks at starts sooner
+	compressed  func() []byte // when it is first asked for: a server whose UI is not opened starts sooner
 	etag        string
 	contentType string
 }

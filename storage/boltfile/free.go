@@ -1,16 +1,17 @@
 package boltfile
 
 import (
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"os"
+
+	"github.com/coffer-project/coffer/storage/boltpage"
 )
 
 const (
 	metaFlag = 4
 	freeFlag = 16
-	noList   = ^uint64(0)
+	metaSize = 64
 )
 
 // SetFree writes a list of the pages that are free into a closed file, as bbolt would, so that bbolt does not look for them: that takes a
@@ -21,8 +22,9 @@ func SetFree(f *os.File, used func(id uint64) bool) error {
 	if err != nil {
 		return err
 	}
+	size := uint64(now.PageSize)
 	ids := make([]byte, 0, 64<<10)
-	for id := uint64(2); id < now.high; id++ {
+	for id := uint64(2); id < now.HighWater; id++ {
 		if !used(id) {
 			ids = native.AppendUint64(ids, id)
 		}
@@ -31,9 +33,9 @@ func SetFree(f *os.File, used func(id uint64) bool) error {
 	if count >= 0xffff {
 		words++ // the first one is then the number
 	}
-	pages := (pageHeaderSize + 8*words + now.pageSize - 1) / now.pageSize
-	list := make([]byte, pageHeaderSize, pages*now.pageSize)
-	native.PutUint64(list, now.high)
+	pages := (boltpage.HeaderBytes + 8*words + size - 1) / size
+	list := make([]byte, boltpage.HeaderBytes, pages*size)
+	native.PutUint64(list, now.HighWater)
 	native.PutUint16(list[8:], freeFlag)
 	native.PutUint16(list[10:], uint16(min(count, 0xffff)))
 	native.PutUint32(list[12:], uint32(pages-1))
@@ -41,22 +43,22 @@ func SetFree(f *os.File, used func(id uint64) bool) error {
 		list = native.AppendUint64(list, count)
 	}
 	list = append(list, ids...)[:cap(list)]
-	if _, err := f.WriteAt(list, int64(now.high*now.pageSize)); err != nil {
+	if _, err := f.WriteAt(list, int64(now.HighWater*size)); err != nil {
 		return err
 	}
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	return writeMeta(f, now, now.high+pages, now.high)
+	return writeMeta(f, now, now.HighWater+pages, now.HighWater)
 }
 
 // ForgetFree takes the list of free pages out of a closed file that has one: bbolt then looks for them.
 func ForgetFree(f *os.File) error {
 	now, err := newestMeta(f)
-	if err != nil || now.list == noList {
+	if err != nil || now.Freelist == boltpage.NoFreelist {
 		return err
 	}
-	return writeMeta(f, now, now.high, noList)
+	return writeMeta(f, now, now.HighWater, boltpage.NoFreelist)
 }
 
 // SyncMetas writes the two meta pages again as they are read, and syncs them: bbolt goes on from a meta page that it has written and could not sync, and
@@ -66,7 +68,7 @@ func SyncMetas(f *os.File) error {
 	if err != nil {
 		return err
 	}
-	both := make([]byte, 2*now.pageSize)
+	both := make([]byte, 2*now.PageSize)
 	if _, err := f.ReadAt(both, 0); err != nil {
 		return readError("its meta pages", err)
 	}
@@ -77,25 +79,24 @@ func SyncMetas(f *os.File) error {
 }
 
 // writeMeta writes the meta page of a transaction after now, which has the same root.
-func writeMeta(f *os.File, now meta, high, list uint64) error {
-	page := make([]byte, pageHeaderSize+metaSize)
-	if _, err := f.ReadAt(page, int64(now.tx%2*now.pageSize)); err != nil {
+func writeMeta(f *os.File, now boltpage.Meta, high, list uint64) error {
+	page, size := make([]byte, boltpage.HeaderBytes+metaSize), int64(now.PageSize)
+	if _, err := f.ReadAt(page, int64(now.Tx%2)*size); err != nil {
 		return readError("its meta page", err)
 	}
-	if m, err := parseMeta(page); err != nil || m.tx != now.tx {
-		return errors.Join(fmt.Errorf("meta page %d is not that of transaction %d", now.tx%2, now.tx), err)
+	m, next := page[boltpage.HeaderBytes:], now.Tx+1
+	if native.Uint64(m[48:]) != now.Tx {
+		return fmt.Errorf("meta page %d is not that of transaction %d", now.Tx%2, now.Tx)
 	}
-	next := now.tx + 1
 	native.PutUint64(page, next%2)
 	native.PutUint16(page[8:], metaFlag)
-	m := page[pageHeaderSize:]
 	native.PutUint64(m[32:], list)
 	native.PutUint64(m[40:], high)
 	native.PutUint64(m[48:], next)
 	sum := fnv.New64a()
 	sum.Write(m[:metaSize-8])
 	native.PutUint64(m[metaSize-8:], sum.Sum64())
-	if _, err := f.WriteAt(page, int64(next%2*now.pageSize)); err != nil {
+	if _, err := f.WriteAt(page, int64(next%2)*size); err != nil {
 		return err
 	}
 	return f.Sync()

@@ -1,12 +1,15 @@
 package boltfile
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/coffer-project/coffer/storage/boltpage"
 )
 
 // SetFree gives a file the list of free pages that bbolt would find itself, also one that is longer than a page says; ForgetFree takes it
@@ -90,8 +93,8 @@ func TestSetFree(t *testing.T) {
 		if err := ForgetFree(f); err != nil { // there is none
 			t.Fatal(err)
 		}
-		if m, err := newestMeta(f); err != nil || m.list != noList {
-			t.Fatalf("after ForgetFree the list is at %d: %v", m.list, err)
+		if m, err := newestMeta(f); err != nil || m.Freelist != boltpage.NoFreelist {
+			t.Fatalf("after ForgetFree the list is at %d: %v", m.Freelist, err)
 		}
 		set()
 		listed := reopen()
@@ -104,6 +107,39 @@ func TestSetFree(t *testing.T) {
 	}
 }
 
+// SyncMetas writes what is there, and nothing where a meta page is damaged.
+func TestSyncMetas(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f.db")
+	db, err := bbolt.Open(path, 0o600, Options(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, flip := range []byte{0, 1} {
+		before, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[boltpage.HeaderBytes+20] ^= flip
+		if _, err := f.WriteAt(before, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := SyncMetas(f); (err != nil) != (flip != 0) {
+			t.Errorf("flip %d: %v", flip, err)
+		}
+		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, before) {
+			t.Errorf("flip %d: it has changed the file: %v", flip, err)
+		}
+	}
+}
+
 // usedIn returns which pages of a closed file are in use.
 func usedIn(t *testing.T, f *os.File) []bool {
 	t.Helper()
@@ -111,8 +147,8 @@ func usedIn(t *testing.T, f *os.File) []bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &walker{f: f, pageSize: int64(now.pageSize), high: now.high, seen: make([]bool, now.high)}
-	err = w.bucket(now.root, func(_ uint32, _, value []byte) error {
+	w := &walker{f: f, pageSize: int64(now.PageSize), high: now.HighWater, seen: make([]bool, now.HighWater)}
+	err = w.bucket(now.Root, func(_ uint32, _, value []byte) error {
 		outer := w.last
 		defer func() { w.last = outer }()
 		if root := native.Uint64(value); root != 0 {

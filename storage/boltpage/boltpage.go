@@ -50,26 +50,24 @@ func (d Damage) Error() string { return string(d) }
 // Damagef returns a Damage.
 func Damagef(format string, args ...any) error { return Damage(fmt.Sprintf(format, args...)) }
 
-// NewestMeta demands that both meta pages are whole, and returns the newer one.
-func NewestMeta(read func(b []byte, off int64) error) (Meta, error) {
-	first, err := readMeta(read, 0)
-	if err != nil {
-		return first, err
+// Metas demands that both meta pages are whole, and returns the newer one and the other.
+func Metas(read func(b []byte, off int64) error) (now, before Meta, err error) {
+	if before, err = readMeta(read, 0); err != nil {
+		return now, before, err
 	}
-	if s := first.PageSize; s < 512 || s > 1<<20 || s&(s-1) != 0 {
-		return first, Damagef("its page size is %d", s)
+	if s := before.PageSize; s < 512 || s > 1<<20 || s&(s-1) != 0 {
+		return now, before, Damagef("its page size is %d", s)
 	}
-	second, err := readMeta(read, int64(first.PageSize))
-	if err != nil {
-		return second, err
+	if now, err = readMeta(read, int64(before.PageSize)); err != nil {
+		return now, before, err
 	}
-	if second.PageSize != first.PageSize {
-		return second, Damage("its meta pages disagree about the page size")
+	if now.PageSize != before.PageSize {
+		return now, before, Damage("its meta pages disagree about the page size")
 	}
-	if second.Tx > first.Tx {
-		first = second
+	if now.Tx < before.Tx {
+		now, before = before, now
 	}
-	return first, nil
+	return now, before, nil
 }
 
 func readMeta(read func(b []byte, off int64) error, off int64) (m Meta, err error) {

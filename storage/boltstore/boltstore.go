@@ -201,7 +201,7 @@ func openDB(path, name string, o *Options) (db *bbolt.DB, found *verifier, err e
 		return f, nil
 	}
 	db, err = bbolt.Open(path, 0o600, opts)
-	if err == nil && found.freed {
+	if err == nil && found.trusted {
 		if err = db.Update(func(*bbolt.Tx) error { return nil }); err != nil { // from here on the file has no list, as other versions have it
 			err = errors.Join(err, db.Close())
 		}

@@ -147,10 +147,11 @@ func (p *pages) checked(id uint64, b []byte) page {
 // newestMeta returns what bbolt's next transaction begins with. Both meta pages must be valid, because bbolt
 // would go back to the other one. Only for the goroutine that writes, or the pages may be half-written.
 func (p *pages) newestMeta() (boltpage.Meta, error) {
-	return boltpage.NewestMeta(func(b []byte, off int64) error {
+	now, _, err := boltpage.Metas(func(b []byte, off int64) error {
 		copy(b, p.data[off:])
 		return nil
 	})
+	return now, err
 }
 
 // follow goes from the state of the file that used has the pages of to the one below root: it computes the checksums

@@ -1,7 +1,6 @@
 package boltstore
 
 import (
-	"errors"
 	"hash/crc32"
 	"io"
 	"runtime"
@@ -121,10 +120,7 @@ func (s *Store) scrubMetas() (err error) {
 		}
 		runtime.Gosched()
 	}
-	if bad := damage(""); errors.As(err, &bad) {
-		panic(bad)
-	}
-	return err
+	panic(err)
 }
 
 // ScrubBytes returns about how much Scrub reads.

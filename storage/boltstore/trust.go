@@ -28,13 +28,11 @@ import (
 
 // check looks at a file that bbolt is to open, under its lock, and returns what it has found.
 func (o *Options) check(f *os.File, path, name string) (*verifier, error) {
-	if info, err := f.Stat(); err == nil && o.Sums != "" && info.Size() > o.WholeBytes {
+	if o.Sums != "" {
 		v := newVerifier(f)
-		if err = v.trust(o); err == nil {
-			if err = boltfile.SetFree(f, v.seen.Has); err == nil {
-				v.freed = true
-				return v, nil
-			}
+		err := v.trust(o)
+		if err == nil {
+			return v, nil
 		}
 		if !errors.Is(err, os.ErrNotExist) {
 			o.Logger.Warn("the checksums beside the state file do not fit it: all of it is checked before it is used", "err", err)
@@ -47,7 +45,7 @@ func (o *Options) check(f *os.File, path, name string) (*verifier, error) {
 	if err != nil {
 		return nil, err
 	}
-	if m, err := boltpage.NewestMeta(found.read); err != nil || m.Freelist != boltpage.NoFreelist {
+	if m, _, err := boltpage.Metas(found.read); err != nil || m.Freelist != boltpage.NoFreelist {
 		if err = errors.Join(err, boltfile.ForgetFree(f)); err != nil { // the list has not been checked
 			return nil, &storage.CorruptError{File: name, Detail: err.Error()}
 		}
@@ -55,11 +53,14 @@ func (o *Options) check(f *os.File, path, name string) (*verifier, error) {
 	return found, nil
 }
 
-// trust takes the checksums from the file beside this one, and checks what has changed since they were saved.
+// trust takes the checksums from the file beside this one, and checks what has changed since they were saved. It gives the file a list of its free pages.
 func (v *verifier) trust(o *Options) error {
 	m, err := v.open()
 	if err != nil {
 		return err
+	}
+	if int64(m.HighWater)*v.pageSize <= o.WholeBytes {
+		return os.ErrNotExist // none are kept
 	}
 	saved := make(runs, len(v.seen)) // pages in use in the state that was saved
 	begin := func(s pagesums.State) error {
@@ -109,7 +110,7 @@ func (v *verifier) trust(o *Options) error {
 	}
 	v.looked.Add(gone.looked.Load())
 	v.trusted = true
-	return nil
+	return boltfile.SetFree(v.f, v.seen.Has)
 }
 
 func every(uint64) bool { return true }

@@ -427,6 +427,29 @@ func TestTrustRejectsOtherSums(t *testing.T) {
 	}
 }
 
+// A file that has room for more than it uses is no larger for that: no checksums are kept of it, so none that are left from another setting are used.
+func TestTrustGoesByPagesInUse(t *testing.T) {
+	dir, want := t.TempDir(), map[string][]byte{}
+	s := openIn(t, dir)
+	changes(t, s, want, 1000, 700, rand.New(rand.NewPCG(17, 18)))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(filepath.Join(dir, "state.db"))
+	o := trusting(dir)
+	if o.WholeBytes = int64(s.cur.base.high) * pageSize; err != nil || info.Size() <= o.WholeBytes {
+		t.Fatalf("the file has %d bytes, %d of them in use: %v", info.Size(), o.WholeBytes, err)
+	}
+	if s, err = Open(filepath.Join(dir, "state.db"), "", o); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if trusted(s) {
+		t.Error("checksums that are not kept are used")
+	}
+	holds(t, s, want)
+}
+
 // While the pass reads, what is folded goes on, and the sum is that of all records. Closing ends it early.
 func TestTrustWhileWriting(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))

@@ -32,7 +32,6 @@ type verifier struct {
 	seen      runs
 	pages     pages // only the checksums
 	trusted   bool  // pages and seen are from a file of checksums, and nothing is known of the records
-	freed     bool  // the file has been given a list of its free pages
 
 	compare func(id uint64) bool  // pages that have a checksum already, which they must have; nil: none
 	skip    func(id uint64) bool  // pages not to look at, nor at what is below them; nil: none
@@ -73,7 +72,7 @@ func (v *verifier) verify() error {
 
 // open reads the meta pages.
 func (v *verifier) open() (boltpage.Meta, error) {
-	m, err := boltpage.NewestMeta(v.read)
+	m, _, err := boltpage.Metas(v.read)
 	if err != nil {
 		return m, err
 	}

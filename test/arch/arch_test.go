@@ -26,6 +26,7 @@ var plan = []struct{ of, may string }{
 	{"storage/fsm", "proto/* storage storage/boltfile storage/boltstore storage/lthash storage/record"},
 	{"storage/boltstore", "storage storage/boltfile storage/boltpage storage/lthash storage/pagesums storage/record storage/scrub"},
 	{"storage/pagesums", "storage/boltfile"},
+	{"storage/boltfile", "storage/boltpage"},
 	{"storage/wal", "storage storage/scrub"},
 	{"storage/fsm/stream", "storage storage/boltstore storage/record"},
 	{"storage/*", "proto/* storage"},
@@ -153,7 +154,7 @@ var plan = []struct{ of, may string }{
 	{"cmd/coffer/node", "cmd/coffer/config cmd/coffer/local engines engines/* cluster cluster/* replication replication/* server server/* storage storage/*"},
 	{"cmd/coffer/diagnose", "cmd/coffer/command cmd/coffer/command/table cmd/coffer/config cmd/coffer/config/interfaces cmd/coffer/node cmd/coffer/node/* cluster cluster/* server/freespace storage storage/*"},
 	{"cmd/*", "proto/* storage storage/* engines engines/* cluster cluster/* replication replication/* server server/*"},
-	{"test/bench/run", ""}, // what the sections share
+	{"test/bench/run", ""},                             // what the sections share
 	{"test/bench/peer", "test/bench/run test/harness"}, // another server to measure beside
 	{"test/bench/parts", "test/bench/run engines server/lease server/token server/replicated/enrol server/replicated/filter replication replication/link storage storage/* cluster"}, // without a server in front
 	{"test/bench/shelf", "test/bench/run"}, // a destination of secret sync

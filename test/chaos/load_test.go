@@ -262,7 +262,7 @@ func parse(in input, a harness.Answer) output {
 	return output{known: true, ok: true, version: body.Data.Version}
 }
 
-// ackWriter writes keys that nobody else writes and remembers those that were acknowledged.
+// ackWriter writes keys of its own, and remembers those that were acknowledged.
 func (l *load) ackWriter(id int) {
 	r := rand.New(rand.NewPCG(uint64(id), 11))
 	for n := 0; l.pause(2 * time.Millisecond); n++ {

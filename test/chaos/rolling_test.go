@@ -168,7 +168,7 @@ func (r *rolling) client() *api.Client {
 		})
 }
 
-// writer writes keys that nobody else writes, and reads each back.
+// writer writes keys of its own, and reads each back.
 func (r *rolling) writer(id int) func(*api.Client, *rand.Rand) error {
 	n := 0
 	return func(client *api.Client, _ *rand.Rand) error {

@@ -5,6 +5,7 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import axe from 'axe-core'
+import { fill, places } from './places.js'
 import { openPage, startBrowser, startServer } from './server.js'
 
 let server, browser, rootToken
@@ -28,16 +29,7 @@ before(async () => {
   await api('PUT', 'sys/unseal', { key: keys_base64[0] }, '')
   rootToken = root_token
   while ((await fetch(`${server.url}/v1/sys/health`)).status !== 200) await sleep(50)
-  await api('POST', 'sys/mounts/team', { type: 'kv', options: { version: '2' } })
-  await write('app/stripe', { key: 'one' })
-  await write('app/stripe', { key: 'two', mode: 'live' })
-  for (let i = 1; i <= 12; i++) await write(`many/s${i}`, { n: String(i) })
-  await policy('reader', 'path "team/data/app/*" { capabilities = ["read"] } path "team/metadata/*" { capabilities = ["list"] }')
-  await policy('writer', 'path "team/*" { capabilities = ["create", "read", "update", "list"] }')
-  // Secret sync does not connect to this machine: what is associated cannot go on by itself.
-  await api('PUT', 'sys/sync/destinations/webhook/hook', { url: 'https://127.0.0.1:1/', signing_key: 'k'.repeat(40) })
-  await api('POST', 'sys/sync/destinations/webhook/hook/associations/set', { mount: 'team', secret_name: 'app/stripe' })
-  await api('POST', 'identity/entity', { name: 'ana-of-payments' })
+  await fill(api)
   browser = await startBrowser()
 })
 
@@ -364,8 +356,6 @@ test('limits, namespaces and tools', async () => {
     await sees(page.locator('#answer', { hasText: '"max_lease_ttl"' }))
   })
 })
-
-const places = ['secrets', 'secrets/team%2F/list/many/', 'secrets/team%2F/show/app/stripe', 'secrets/team%2F/show/app/stripe?tab=versions', 'secrets/team%2F/show/app/stripe?tab=delivery', 'secrets/team%2F/show/app/stripe?tab=access', 'secrets/team%2F/show/app/stripe?tab=metadata', 'secrets/team%2F/edit/app/stripe', 'policies', 'policies/edit/reader', 'tokens', 'wrapping', 'engines', 'engines/new', 'engines/methods', 'audit', 'overview', 'overview/replication', 'home', 'leases', 'limits', 'namespaces', 'tools', 'sync', 'sync/webhook/hook', 'sync/new', 'plugins', 'policies/password', 'issuer', 'entities', 'entities/ana-of-payments', 'mfa', 'nonsense']
 
 for (const colorScheme of ['light', 'dark']) {
   test(`axe finds nothing on the pages, and they fit a phone, ${colorScheme}`, async () => {

@@ -1,11 +1,12 @@
 // The pages of engines and auth methods: what is in a mount is made, listed, changed and deleted. Plugins are there if they are built.
 
 import assert from 'node:assert/strict'
-import { execFileSync } from 'node:child_process'
+import { execFileSync, spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { existsSync } from 'node:fs'
 import { createServer } from 'node:http'
 import { after, before, test } from 'node:test'
-import { startUse } from './server.js'
+import { openPage, startUse } from './server.js'
 
 const plugins = process.env.COFFER_PLUGINS ?? new URL('../../bin/plugins', import.meta.url).pathname
 const built = existsSync(`${plugins}/plugins.json`)
@@ -207,3 +208,74 @@ test('identity tokens: the issuer is set, and the keys are replaced', () =>
     await page.getByRole('dialog').getByRole('button', { name: 'Replace the keys' }).click()
     await sees(page.locator('.notice', { hasText: 'The keys are replaced' }))
   }))
+
+test('OpenID Connect: set up here, signed in by a code and by a posted form, and what was typed outlives a sign-in', { skip: !built && 'the plugin is not built' }, async () => {
+  const back = `${use.server.url}/ui/vault/auth/oidc/oidc/callback`
+  const client = { id: 'coffer', secret: 'of-the-client-at-the-provider-0000', redirects: [back, back.replace('ui/vault', 'v1')] }
+  const provider = spawn('node', ['oidc/provider.js'], { cwd: import.meta.dirname, env: { ...process.env, COFFER_CLIENT: JSON.stringify(client), NODE_NO_WARNINGS: '1' }, stdio: ['pipe', 'pipe', 'inherit'] })
+  try {
+    const issuer = String((await once(provider.stdout, 'data'))[0]).trim()
+    await use.api('POST', 'sys/auth/oidc', { type: 'oidc' })
+    await use.policy('writes-team', 'path "team/*" { capabilities = ["create", "read", "update", "list"] }')
+    await use.api('POST', 'sys/mounts/team', { type: 'kv', options: { version: '2' } })
+    await use.api('POST', 'team/data/app', { data: { key: 'stored' } })
+    const configure = (fields) =>
+      at('oidc', async (page) => {
+        for (const [label, value] of Object.entries(fields)) await page.getByLabel(label, { exact: true }).fill(value)
+        if (!fields['Our client id']) await page.getByLabel('How the provider answers').selectOption('form_post')
+        await page.getByLabel('Its secret').fill(client.secret)
+        await page.getByRole('button', { name: 'Save configuration' }).click()
+        await sees(page.getByText('Configuration saved'))
+        assert.equal((await page.content()).includes(client.secret), false)
+      })
+    await configure({ 'Issuer that publishes its keys': issuer, 'Our client id': client.id, 'Role of logins that name none': 'dev' })
+    await at('oidc', async (page) => {
+      await page.getByRole('button', { name: 'New role', exact: true }).click()
+      await page.getByLabel('Name', { exact: true }).fill('dev')
+      await page.getByLabel('Claim that names the user').fill('sub')
+      await page.getByLabel('Where browsers may come back to').fill(back)
+      await page.getByLabel('Policies', { exact: true }).fill('writes-team')
+      await page.getByRole('button', { name: 'Save role', exact: true }).click()
+      await sees(page.getByRole('table', { name: 'Roles' }).getByText('dev'))
+    })
+
+    async function start(page) {
+      await page.getByRole('button', { name: 'OIDC', exact: true }).click()
+      await page.getByRole('button', { name: 'Sign in with OIDC', exact: true }).click()
+    }
+    async function signIn(page) {
+      await page.waitForURL(`${issuer}/interaction/*`)
+      await page.getByLabel('Name').fill('ada')
+      await page.getByLabel('Password').fill('correct horse')
+      await page.getByRole('button', { name: 'Log in', exact: true }).click()
+    }
+    for (const form of [false, true]) {
+      if (form) await configure({})
+      const { page, context, faults } = await openPage(use.browser, use.server)
+      try {
+        await page.goto(`${use.server.url}/ui/#/secrets/team%2F/edit/app`)
+        await start(page)
+        await signIn(page)
+        const value = page.getByLabel('Value of key')
+        await sees(value)
+        assert.doesNotMatch(page.url(), /state=|code=/)
+        await value.fill('typed with care')
+        await page.evaluate(() => fetch('/v1/auth/token/revoke-self', { method: 'POST', headers: { 'X-Vault-Token': sessionStorage['coffer.token'] } }))
+        await page.getByRole('button', { name: 'Save' }).click()
+        await sees(page.getByText('Your token is no longer valid'))
+        const other = context.waitForEvent('page')
+        await start(page) // the provider knows the user still
+        await other
+        await sees(page.getByText('What you typed here before is back.'))
+        assert.equal(await value.inputValue(), 'typed with care')
+        const stored = await page.evaluate(() => JSON.stringify([{ ...localStorage }, { ...sessionStorage }]))
+        assert.equal(stored.includes('typed'), false)
+        assert.deepEqual(faults.filter((f) => !f.startsWith(`request to ${issuer}/`)), [])
+      } finally {
+        await context.close()
+      }
+    }
+  } finally {
+    provider.stdin.end()
+  }
+})

@@ -134,6 +134,15 @@ func loadConfig(o Options) (*config.Config, error) {
 	return cfg, nil
 }
 
+// setLockout takes what a configuration says of lockouts.
+func (n *node) setLockout(c *config.Config) error {
+	lockout, err := settings.Lockout(c)
+	if err == nil {
+		n.server.SetLockout(lockout)
+	}
+	return err
+}
+
 // check looks for what would keep the server from starting, and changes nothing.
 func check(cfg *config.Config, o Options) error {
 	var problems []error
@@ -233,7 +242,7 @@ func serve(ctx context.Context, cfg *config.Config, reread func() (*config.Confi
 	var life errgroup.Group
 	life.Go(func() error { return n.server.Run(living) })
 	group.Go(func() error { register(stopping); return nil })
-	reloader := &reload.Reloader{Read: reread, Config: &n.config, Audit: n.server, Logs: log, Log: n.log, Dev: devOpts.On}
+	reloader := &reload.Reloader{Read: reread, Config: &n.config, Audit: n.server, Lockout: n.setLockout, Logs: log, Log: n.log, Dev: devOpts.On}
 	for _, l := range listeners {
 		l.http.Handler = l.front(n.front(), headers.Own(cfg, n.server.Node().ID()))
 		l.asks = n.server.WantsCertificates

@@ -44,10 +44,10 @@ func blocks(t *testing.T) map[string]block {
 }
 
 // TestBlocks holds every block of the documentation to something that checks it: a script in testdata runs its commands, or the reader of its
-// language takes it. The others are in testdata/blocks.txt, with the reason: that list only shrinks.
+// language takes it. The others are in testdata/blocks.list, with the reason: that list only shrinks.
 func TestBlocks(t *testing.T) {
 	listed := map[string]bool{}
-	text, err := os.ReadFile("testdata/blocks.txt")
+	text, err := os.ReadFile("testdata/blocks.list")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,18 +74,22 @@ func TestBlocks(t *testing.T) {
 			if !json.Valid([]byte(b.text)) {
 				problem = "it is not valid"
 			}
+		case "python":
+			if python, err := exec.LookPath("python3"); err == nil {
+				problem = run(t, python, "-c", "import sys; compile(sys.argv[1], 'block', 'exec')", b.text)
+			}
 		case "yaml":
 			problem = readable(b.text)
 		default:
 			problem = "nothing reads it"
 		}
 		if (problem != "") != listed[name] {
-			t.Errorf("docs: block %q: in testdata/blocks.txt: %v; otherwise: %q", name, listed[name], problem)
+			t.Errorf("docs: block %q: in testdata/blocks.list: %v; otherwise: %q", name, listed[name], problem)
 		}
 		delete(listed, name)
 	}
 	for name := range listed {
-		t.Errorf("testdata/blocks.txt: there is no block %q", name)
+		t.Errorf("testdata/blocks.list: there is no block %q", name)
 	}
 }
 
@@ -128,8 +132,14 @@ func formatted(t *testing.T, policy string) string {
 	if err := os.WriteFile(file, []byte(policy), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(t.Context(), harness.Binary(t), "policy", "fmt", file).CombinedOutput(); err != nil {
-		return string(out)
+	return run(t, harness.Binary(t), "policy", "fmt", file)
+}
+
+// run returns what a program says if it fails.
+func run(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput(); err != nil {
+		return fmt.Sprintf("%v: %s", err, out)
 	}
 	return ""
 }

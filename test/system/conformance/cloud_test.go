@@ -52,7 +52,7 @@ func (x *tour) cloud(t *testing.T) {
 	t.Run("documented", a.documented)
 }
 
-// config writes everything in one body, with the empty texts and zeros that Terraform sends for what nobody has set.
+// config writes everything in one body, with the empty texts and zeros that Terraform sends for fields that are not set.
 func (a *accounts) config(t *testing.T) {
 	c := a.c.with("X-Vault-Consistency", "linearizable")
 	absent(t)(c.read(a.at + "config/root"))

@@ -69,7 +69,7 @@ func ReadState(ctx context.Context, dir, key string) (*State, error) {
 	return s, errors.Join(err, bad)
 }
 
-// unsealed returns the barrier over a state that nobody writes to.
+// unsealed returns the barrier over a state without writers.
 func unsealed(ctx context.Context, state *fsm.FSM, key string) (*barrier.Barrier, error) {
 	w, err := seal.NewStatic(map[string]string{"current_key_id": "k1", "current_key": key})
 	if err != nil {

@@ -23,7 +23,7 @@ type fields = map[string]any
 // everything is a policy that allows all that a policy can allow.
 const everything = `path "*" { capabilities = ["create", "read", "update", "patch", "delete", "list", "sudo"] }`
 
-// hidden is in every secret that nobody but its owner may see.
+// hidden is in every secret that only its owner may see.
 const hidden = "hIdDeN-fRoM-eVeRyBoDy"
 
 // user is somebody with a token, on a node, looking from a namespace.

@@ -38,6 +38,7 @@ type Reloader struct {
 	Config    *atomic.Pointer[config.Config] // that is in use
 	Listeners []Listener                     // in the order of Config
 	Audit     Audit
+	Lockout   func(*config.Config) error // takes what a configuration says of lockouts
 	Logs      *process.Logs
 	Log       *slog.Logger
 	Dev       bool // the configuration in use differs from the one read
@@ -85,6 +86,13 @@ func (r *Reloader) reload(ctx context.Context) {
 			err = r.Audit.DeclareAudit(ctx, devices)
 		}
 		attempt("applying the audit stanzas of the configuration", err)
+		if !reflect.DeepEqual(now.UserLockout, cfg.UserLockout) {
+			err := r.Lockout(cfg)
+			attempt("applying the user_lockout stanzas of the configuration", err)
+			if err == nil {
+				now.UserLockout = cfg.UserLockout
+			}
+		}
 		now.LogLevel, now.Audit.Devices, now.Warnings = cfg.LogLevel, cfg.Audit.Devices, cfg.Warnings
 		r.Config.Store(&now)
 		if !r.Dev && !reflect.DeepEqual(&now, cfg) {

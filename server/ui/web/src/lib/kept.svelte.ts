@@ -53,7 +53,10 @@ export function forgetAll() {
   kept.clear()
 }
 
+/** Whether something was typed that another page in this tab would lose. */
+export const unsaved = () => [...kept.values()].some((k) => k.changed)
+
 // Reloading would lose it, so the browser asks first.
 addEventListener('beforeunload', (e) => {
-  if ([...kept.values()].some((k) => k.changed)) e.preventDefault()
+  if (unsaved()) e.preventDefault()
 })

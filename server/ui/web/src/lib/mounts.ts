@@ -121,7 +121,19 @@ export const kinds: Record<string, Kind[]> = {
     },
   ],
 }
-kinds.oidc = kinds.jwt!
+kinds.oidc = [
+  {
+    path: 'role', title: 'Roles', one: 'role', fixed: { role_type: 'oidc' },
+    fields: [
+      { name: 'user_claim', label: 'Claim that names the user', required: true, placeholder: 'sub' },
+      { name: 'allowed_redirect_uris', label: 'Where browsers may come back to', kind: 'list', required: true, placeholder: 'https://coffer.example.com:8200/ui/vault/auth/oidc/oidc/callback', help: 'That of this UI, and that of the command line.' },
+      { name: 'oidc_scopes', label: 'Scopes to ask for', kind: 'list', placeholder: 'profile' },
+      { name: 'groups_claim', label: 'Claim with the groups' },
+      { name: 'bound_claims', label: 'Claims, a name=value in each line', kind: 'map' },
+      ...tokens,
+    ],
+  },
+]
 kinds.cloud = kinds.aws!
 
 /** The configuration of a mount, which is one form at "config". */
@@ -154,6 +166,7 @@ configs.oidc = [
   ...configs.jwt!,
   { name: 'oidc_client_id', label: 'Our client id' },
   { name: 'oidc_client_secret', label: 'Its secret', kind: 'secret', help: 'Typed again with each change.' },
+  { name: 'oidc_response_mode', label: 'How the provider answers', kind: 'choice', choices: ['', 'query', 'form_post'], help: 'With form_post it has the browser post a form.' },
 ]
 
 /** What a rejected request says of these fields: `field "x": …; y must …; …`. What names none of them belongs to the one before. */

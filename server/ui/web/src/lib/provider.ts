@@ -40,3 +40,15 @@ export function checked(url: string): string {
   if (protocol !== 'https:' && protocol !== 'http:') throw new Problem(0, ['The sign-in page has an address that cannot be opened.'])
   return url
 }
+
+/** An empty window in the middle of this one, or null if the browser refuses. */
+export function popup(): Window | null {
+  const [width, height] = [500, 600]
+  const left = Math.round(screenX + (outerWidth - width) / 2)
+  const top = Math.round(screenY + (outerHeight - height) / 2)
+  const opened = open('', '', `popup,width=${width},height=${height},left=${left},top=${top}`)
+  if (!opened || opened.closed) return null
+  opened.document.title = 'Sign in'
+  opened.document.documentElement.style.colorScheme = 'light dark'
+  return opened
+}

@@ -1,7 +1,7 @@
 // Signing in by SAML: the identity provider gets a window of its own, and the server is asked until it has the answer.
 
 import { call, Problem, type Auth } from './api'
-import { addressOf, checked, part, type Place } from './provider'
+import { addressOf, checked, part, popup, type Place } from './provider'
 
 interface Started {
   sso_service_url: string
@@ -51,18 +51,6 @@ async function digest(text: string): Promise<string> {
 
 /** Where the identity provider's answer is posted to. It must be one of the mount's acs_urls. */
 export const acsURL = ({ mount, ns }: Place) => addressOf('v1', ...ns.split('/').filter(Boolean), 'auth', ...mount.split('/'), 'callback')
-
-/** An empty window in the middle of this one, or null if the browser refuses. */
-function popup(): Window | null {
-  const [width, height] = [500, 600]
-  const left = Math.round(screenX + (outerWidth - width) / 2)
-  const top = Math.round(screenY + (outerHeight - height) / 2)
-  const opened = open('', '', `popup,width=${width},height=${height},left=${left},top=${top}`)
-  if (!opened || opened.closed) return null
-  opened.document.title = 'Sign in'
-  opened.document.documentElement.style.colorScheme = 'light dark'
-  return opened
-}
 
 /** One login at a time. */
 export class SamlLogin {

@@ -42,7 +42,7 @@ export interface Stored {
   options: Record<string, unknown>
 }
 
-/** Names that stay at a destination and that nobody owns any more; the names are the first 1,000. */
+/** Names that stay at a destination without an owner; the names are the first 1,000. */
 export interface LeftBehind {
   total: number
   names: { external_name: string; mount?: string; secret_name?: string; at?: string }[]
