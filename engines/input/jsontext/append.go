@@ -22,16 +22,20 @@ func Append(b []byte, v any) ([]byte, error) {
 	case uint64:
 		return strconv.AppendUint(b, v, 10), nil
 	case string:
-		if !plain(v) {
-			return encode(b, v)
-		}
-		return append(append(append(b, '"'), v...), '"'), nil
+		return appendText(b, v)
 	case []string:
 		return appendList(b, v)
 	case map[string]any:
 		return appendMap(b, v)
 	}
 	return encode(b, v)
+}
+
+func appendText(b []byte, text string) ([]byte, error) {
+	if !plain(text) {
+		return encode(b, text)
+	}
+	return append(append(append(b, '"'), text...), '"'), nil
 }
 
 func appendList(b []byte, list []string) ([]byte, error) {
@@ -44,7 +48,7 @@ func appendList(b []byte, list []string) ([]byte, error) {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		if b, err = Append(b, text); err != nil {
+		if b, err = appendText(b, text); err != nil {
 			return nil, err
 		}
 	}
@@ -66,7 +70,7 @@ func appendMap(b []byte, m map[string]any) ([]byte, error) {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		if b, err = Append(b, name); err != nil {
+		if b, err = appendText(b, name); err != nil {
 			return nil, err
 		}
 		if b, err = Append(append(b, ':'), m[name]); err != nil {
