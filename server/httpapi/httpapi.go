@@ -21,6 +21,7 @@ import (
 	"github.com/coffer-project/coffer/server/pipeline"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/google/uuid"
+	"github.com/gorilla/mux"
 )
 
 // Backend is the server behind the edge.
@@ -105,9 +106,9 @@ func NewBodies(bytes int64) *Bodies {
 
 // API is an http.Handler.
 type API struct {
-	opts     Options
-	log      *slog.Logger
-	v1, bare http.Handler // of paths below /v1/, and of all others that are not the UI's
+	opts   Options
+	log    *slog.Logger
+	router *mux.Router
 }
 
 // New returns the API.
@@ -129,28 +130,29 @@ func New(o Options) *API {
 	}
 	uuid.EnableRandPool()
 	a := &API{opts: o, log: o.Logger}
-	a.v1, a.bare = a.handler("/v1/", false), a.handler("/", false)
+	// SkipClean: a cleaned path would be answered with a redirect that turns a POST into a GET.
+	a.router = mux.NewRouter().SkipClean(true).UseEncodedPath()
+	a.router.MatcherFunc(func(r *http.Request, _ *mux.RouteMatch) bool { // PathPrefix would run a regular expression for each request
+		return strings.HasPrefix(r.URL.EscapedPath(), "/v1/")
+	}).Handler(a.handler("/v1/", false))
+	if o.UI != nil {
+		a.router.PathPrefix("/ui/").Handler(o.UI)
+		a.router.Path("/ui").Handler(http.RedirectHandler("/ui/", http.StatusTemporaryRedirect))
+		a.router.Path("/").Methods(http.MethodGet, http.MethodHead).Handler(http.RedirectHandler("/ui/", http.StatusTemporaryRedirect))
+	}
+	a.router.PathPrefix("/").Handler(a.handler("/", false))
 	return a
 }
 
-var toUI = http.RedirectHandler("/ui/", http.StatusTemporaryRedirect)
-
-// ServeHTTP implements http.Handler. Paths are taken as they were sent: a cleaned one would be answered with a redirect that
-// turns a POST into a GET.
+// ServeHTTP implements http.Handler. It asks the router itself: the router's own ServeHTTP would copy the request twice,
+// to remember a route without requests.
 func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	ui := a.opts.UI
-	switch path := r.URL.EscapedPath(); {
-	case strings.HasPrefix(path, "/v1/"):
-		a.v1.ServeHTTP(w, r)
-	case ui != nil && strings.HasPrefix(path, "/ui/"):
-		ui.ServeHTTP(w, r)
-	case ui != nil && (path == "/ui" || path == "/" && (r.Method == http.MethodGet || r.Method == http.MethodHead)):
-		toUI.ServeHTTP(w, r)
-	case strings.HasPrefix(path, "/"):
-		a.bare.ServeHTTP(w, r)
-	default:
-		http.NotFound(w, r) // "OPTIONS *"
+	var match mux.RouteMatch
+	if !a.router.Match(r, &match) || match.Handler == nil {
+		http.NotFound(w, r)
+		return
 	}
+	match.Handler.ServeHTTP(w, r)
 }
 
 // Forwarded returns the handler for requests that another node forwarded to this one: they run here or fail,
@@ -158,7 +160,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (a *API) Forwarded() http.Handler {
 	v1, bare := a.handler("/v1/", true), a.handler("/", true)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.EscapedPath(), "/v1/") { // as ServeHTTP does
+		if strings.HasPrefix(r.URL.EscapedPath(), "/v1/") { // as the router does
 			v1.ServeHTTP(w, r)
 			return
 		}
