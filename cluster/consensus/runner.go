@@ -171,6 +171,7 @@ func (n *Runner) Stop(meanwhile func()) error {
 type instance struct {
 	raft      *raft.Raft
 	transport *transport.Transport
+	network   *transport.Inbound // below transport
 	streams   *transport.Streams
 	stop      chan struct{} // closed when it is to end
 	ended     chan struct{} // closed when Raft has ended: futures may never be answered
@@ -212,7 +213,7 @@ func (n *Runner) startRaft() error {
 		Logger: transport.NewLog(n.log), MaxPool: 8, MaxRPCsInFlight: n.opts.MaxInFlight,
 		Timeout: rpcTimeout, MsgpackUseNewTimeFormat: true,
 	})
-	i := &instance{streams: s, stop: make(chan struct{}), ended: make(chan struct{})}
+	i := &instance{network: network, streams: s, stop: make(chan struct{}), ended: make(chan struct{})}
 	t := transport.New(network, raft.ServerAddress(n.opts.Addr), func() bool { return n.Stalled() || n.opts.States.Withholds() })
 	t.Stop, t.Give = i.stop, n.opts.States.Give
 	r, err := raft.NewRaft(n.raftConfig(), n.opts.Machine, n.logs, n.stable, n.opts.Machine.SnapshotStore(), t)
@@ -299,7 +300,8 @@ func (n *Runner) Bootstrap(ctx context.Context) error {
 }
 
 // campaignIfAlone makes the only voter of a cluster stand for election at once: no other node can lead, so
-// there is nothing to wait for. It tells itself what a leader that hands over would tell it.
+// there is nothing to wait for. It tells itself what a leader that hands over would tell it, unless it has stood for election
+// meanwhile: as the leader it would stand again, and lose what is under way.
 func (n *Runner) campaignIfAlone(i *instance) {
 	servers := i.raft.GetConfiguration().Configuration().Servers
 	voters := 0
@@ -314,13 +316,7 @@ func (n *Runner) campaignIfAlone(i *instance) {
 		return
 	}
 	i.wg.Go(func() {
-		id := raft.ServerID(n.opts.ID)
-		req := &raft.TimeoutNowRequest{RPCHeader: n.rpcHeader()}
-		// If it does not get through, the election timeout does the same.
-		err := i.transport.TimeoutNow(id, raft.ServerAddress(n.port.TCP.Addr().String()), req, &raft.TimeoutNowResponse{})
-		if err != nil {
-			n.log.Debug("standing for election at once", "err", err)
-		}
+		i.network.Tell(&raft.TimeoutNowRequest{RPCHeader: n.rpcHeader()}, func() bool { return i.raft.State() == raft.Follower })
 	})
 }
 

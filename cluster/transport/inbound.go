@@ -48,6 +48,20 @@ func NewInbound(s *Streams, urgent time.Duration, config raft.NetworkTransportCo
 // Consumer implements raft.Transport.
 func (in *Inbound) Consumer() <-chan raft.RPC { return in.messages }
 
+// Tell gives Raft a message of this node's own. It offers it for as long as wanted says so.
+func (in *Inbound) Tell(command any, wanted func() bool) {
+	m := raft.RPC{Command: command, RespChan: make(chan raft.RPCResponse, 1)}
+	for wanted() {
+		select {
+		case in.messages <- m:
+			return
+		case <-in.done:
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
 // AppendEntries implements raft.Transport.
 func (in *Inbound) AppendEntries(id raft.ServerID, to raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
 	if isHeartbeat(req) {
