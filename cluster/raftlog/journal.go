@@ -93,10 +93,8 @@ func beginJournal(path string, half int64, identity []byte) (*journal, error) {
 // zeros, because what is only allocated would need more than its data to be durable when it is written.
 func createJournal(path string, half int64) error {
 	size := journalBlock + 2*half
-	if b, err := os.ReadFile(path); err == nil && int64(len(b)) == size {
-		if _, err := parseSectors(b[journalBlock:]); err == nil {
-			return boltfile.SyncDir(filepath.Dir(path))
-		}
+	if wholeJournal(path, size) {
+		return boltfile.SyncDir(filepath.Dir(path))
 	}
 	return boltfile.Replace(path, func(f *os.File) (err error) {
 		zeros := make([]byte, 1<<20)
@@ -105,6 +103,31 @@ func createJournal(path string, half int64) error {
 		}
 		return err
 	})
+}
+
+// wholeJournal reports whether there is a file of this size without a damaged sector.
+func wholeJournal(path string, size int64) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err != nil || info.Size() != size {
+		return false
+	}
+	b := make([]byte, 512*sectorBytes)
+	for at := int64(journalBlock); at < size; at += int64(len(b)) {
+		b = b[:min(int64(len(b)), size-at)]
+		if _, err := f.ReadAt(b, at); err != nil {
+			return false
+		}
+		for i := 0; i+sectorBytes <= len(b); i += sectorBytes {
+			if _, err := parseSector(b[i : i+sectorBytes]); err != nil {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // frame makes the sectors of a record of entries, which are sealed, at the place for the next one. false: there is no room for it.
@@ -322,12 +345,14 @@ func parseSectors(b []byte) (sectors []sector, err error) {
 	return sectors, nil
 }
 
+var emptySector [sectorBytes]byte
+
 // parseSector returns the zero value for an empty one.
 func parseSector(b []byte) (s sector, err error) {
+	if bytes.Equal(b, emptySector[:]) {
+		return s, nil
+	}
 	if binary.BigEndian.Uint32(b) != crc32.Checksum(b[4:], castagnoli) {
-		if len(bytes.Trim(b, "\x00")) == 0 {
-			return s, nil
-		}
 		return s, errors.New("its checksum is wrong")
 	}
 	s.id, s.generation = binary.BigEndian.Uint64(b[4:]), binary.BigEndian.Uint64(b[12:])
