@@ -328,22 +328,25 @@ func (n *Node) WaitHealth(codes ...int) {
 // Unseal gives the node key shares until it is unsealed.
 func (n *Node) Unseal() {
 	n.c.t.Helper()
-	n.HTTP.CloseIdleConnections() // those of the image before a seal end with it, and a PUT is not sent twice
-	var last Answer
-	for _, key := range n.c.Keys {
-		ctx, cancel := context.WithTimeout(context.Background(), n.c.opts.ReadyIn)
-		a, err := n.Do(ctx, "PUT", "/v1/sys/unseal", "", map[string]any{"key": key})
-		cancel()
-		if err != nil {
-			n.c.t.Fatalf("unsealing %s: %v", n.ID, err)
+	n.HTTP.CloseIdleConnections()                                                  // those of the image before a seal end with it, and a PUT is not sent twice
+	Await(n.c.t, n.ID+" to take its unseal keys", n.c.opts.ReadyIn, func() error { // the image may still change, and forgets the keys it has
+		var last Answer
+		for _, key := range n.c.Keys {
+			ctx, cancel := context.WithTimeout(context.Background(), n.c.opts.ReadyIn)
+			a, err := n.Do(ctx, "PUT", "/v1/sys/unseal", "", map[string]any{"key": key})
+			cancel()
+			if err != nil {
+				return err
+			}
+			var status struct{ Sealed bool }
+			if a.Decode(n.c.t, &status); a.Status == 200 && !status.Sealed {
+				return nil
+			}
+			last = a
 		}
-		var status struct{ Sealed bool }
-		if a.Decode(n.c.t, &status); a.Status == 200 && !status.Sealed {
-			return
-		}
-		last = a
-	}
-	n.c.t.Fatalf("%s is still sealed after %d keys: %d %.500s", n.ID, len(n.c.Keys), last.Status, last.Body)
+		n.c.t.Fatalf("%s is still sealed after %d keys: %d %.500s", n.ID, len(n.c.Keys), last.Status, last.Body)
+		return nil
+	})
 }
 
 // AppliedIndex returns the index of the last log entry that the node has applied.
