@@ -14,6 +14,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/coffer-project/coffer/cluster/raftlog/sector"
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/boltfile"
 )
@@ -36,14 +37,13 @@ const (
 
 	journalHalf  = 8 << 20
 	journalBlock = 4096
-	sectorBytes  = 512
-	sectorHead   = 4 + 8 + 8 + 4 + 4
-	sectorRoom   = sectorBytes - sectorHead
 	entryHead    = 8 + 8 + 1 + 8 + 4 + 4
 )
 
 // journalRef is what the header in raft.db says of the journal; an id of 0: that there is none.
 type journalRef struct{ id, generation uint64 }
+
+func refOf(s sector.Sector) journalRef { return journalRef{s.ID, s.Generation} }
 
 // journal is an open journal. Its fields belong to who holds Log.writeMu.
 type journal struct {
@@ -115,16 +115,14 @@ func wholeJournal(path string, size int64) bool {
 	if info, err := f.Stat(); err != nil || info.Size() != size {
 		return false
 	}
-	b := make([]byte, 512*sectorBytes)
+	b := make([]byte, 512*sector.Bytes)
 	for at := int64(journalBlock); at < size; at += int64(len(b)) {
 		b = b[:min(int64(len(b)), size-at)]
 		if _, err := f.ReadAt(b, at); err != nil {
 			return false
 		}
-		for i := 0; i+sectorBytes <= len(b); i += sectorBytes {
-			if _, err := parseSector(b[i : i+sectorBytes]); err != nil {
-				return false
-			}
+		if _, err := sector.ParseAll(b); err != nil {
+			return false
 		}
 	}
 	return true
@@ -139,21 +137,7 @@ func (j *journal) frame(sealed []*raft.Log) bool {
 		}
 		j.payload = appendEntry(j.payload, e)
 	}
-	rest := j.payload
-	j.sectors = j.sectors[:0]
-	for len(rest) > 0 {
-		from := len(j.sectors)
-		j.sectors = binary.BigEndian.AppendUint32(j.sectors, 0)
-		j.sectors = binary.BigEndian.AppendUint64(j.sectors, j.id)
-		j.sectors = binary.BigEndian.AppendUint64(j.sectors, j.generation)
-		j.sectors = binary.BigEndian.AppendUint32(j.sectors, uint32(j.at/sectorBytes))
-		j.sectors = binary.BigEndian.AppendUint32(j.sectors, uint32(len(j.payload)))
-		n := min(len(rest), sectorRoom)
-		j.sectors = append(j.sectors, rest[:n]...)
-		j.sectors = append(j.sectors, make([]byte, sectorRoom-n)...)
-		rest = rest[n:]
-		binary.BigEndian.PutUint32(j.sectors[from:], crc32.Checksum(j.sectors[from+4:], castagnoli))
-	}
+	j.sectors = sector.Append(j.sectors[:0], j.id, j.generation, uint32(j.at/sector.Bytes), j.payload)
 	return j.at+int64(len(j.sectors)) <= j.half
 }
 
@@ -237,7 +221,7 @@ func checkBlock(path string, b []byte, ref journalRef, want storage.FileIdentity
 	if end > journalBlock-4 || crc32.Checksum(b[:end], castagnoli) != binary.BigEndian.Uint32(b[end:]) {
 		return &storage.CorruptError{File: path, Detail: "the checksum of its first block is wrong"}
 	}
-	if half := binary.BigEndian.Uint64(b[len(journalMagic)+8:]); uint64(len(b)-journalBlock) != 2*half || half%sectorBytes != 0 {
+	if half := binary.BigEndian.Uint64(b[len(journalMagic)+8:]); uint64(len(b)-journalBlock) != 2*half || half%sector.Bytes != 0 {
 		return &storage.CorruptError{File: path, Detail: "it is cut short"}
 	}
 	if binary.BigEndian.Uint64(b[len(journalMagic):]) == ref.id {
@@ -266,7 +250,7 @@ func readHalves(b []byte, ref journalRef) ([]*raft.Log, error) {
 			return nil, errors.New("the first entries in it are lost")
 		case len(entries) == 0 && ref.generation > 1:
 			// The generation before ref is still there, but for what was torn: it had entries.
-			if s, err := parseSector(half[:sectorBytes]); err != nil || s.id != ref.id || s.generation+1 < ref.generation {
+			if s, err := sector.Parse(half[:sector.Bytes]); err != nil || s.ID != ref.id || s.Generation+1 < ref.generation {
 				return nil, errors.New("it is from an earlier time than " + FileName + " beside it")
 			}
 		}
@@ -275,17 +259,9 @@ func readHalves(b []byte, ref journalRef) ([]*raft.Log, error) {
 	return all, nil
 }
 
-// sector is one that checks out.
-type sector struct {
-	journalRef
-	record uint32 // number of the sector in which its record begins
-	bytes  uint32 // of that record
-	part   []byte
-}
-
 // readHalf returns the entries of a generation.
 func readHalf(b []byte, ref journalRef) (entries []*raft.Log, err error) {
-	sectors, err := parseSectors(b)
+	sectors, err := sector.ParseAll(b)
 	if err != nil {
 		return nil, err
 	}
@@ -300,63 +276,35 @@ func readHalf(b []byte, ref journalRef) (entries []*raft.Log, err error) {
 			return nil, err
 		}
 		entries = append(entries, found...)
-		at += sectorCount(len(record))
+		at += sector.Count(len(record))
 	}
 	for _, s := range sectors[at:] {
 		switch {
-		case s.id == ref.id && s.generation > ref.generation:
+		case s.ID == ref.id && s.Generation > ref.generation:
 			return nil, errors.New(FileName + " beside it is from an earlier time")
-		case s.journalRef == ref && s.record != at:
+		case refOf(s) == ref && s.Record != at:
 			return nil, errors.New("a record in its middle is lost")
 		}
 	}
 	return entries, nil
 }
 
-func sectorCount(bytes int) uint32 { return uint32((bytes + sectorRoom - 1) / sectorRoom) }
-
 // joinSectors returns the record that begins at a sector, false if not all of it is there.
-func joinSectors(sectors []sector, at uint32, ref journalRef) ([]byte, bool) {
+func joinSectors(sectors []sector.Sector, at uint32, ref journalRef) ([]byte, bool) {
 	if int(at) >= len(sectors) {
 		return nil, false
 	}
 	first := sectors[at]
-	count := sectorCount(int(first.bytes))
-	if first.journalRef != ref || first.record != at || count == 0 || int64(at)+int64(count) > int64(len(sectors)) {
+	count := sector.Count(int(first.Size))
+	if refOf(first) != ref || first.Record != at || count == 0 || int64(at)+int64(count) > int64(len(sectors)) {
 		return nil, false
 	}
-	record := make([]byte, 0, count*sectorRoom)
+	record := make([]byte, 0, count*sector.Room)
 	for _, s := range sectors[at : at+count] {
-		if s.journalRef != ref || s.record != at || s.bytes != first.bytes {
+		if refOf(s) != ref || s.Record != at || s.Size != first.Size {
 			return nil, false
 		}
-		record = append(record, s.part...)
+		record = append(record, s.Part...)
 	}
-	return record[:first.bytes], true
-}
-
-func parseSectors(b []byte) (sectors []sector, err error) {
-	sectors = make([]sector, len(b)/sectorBytes)
-	for i := range sectors {
-		if sectors[i], err = parseSector(b[i*sectorBytes : (i+1)*sectorBytes]); err != nil {
-			return nil, fmt.Errorf("sector %d of a half: %w", i, err)
-		}
-	}
-	return sectors, nil
-}
-
-var emptySector [sectorBytes]byte
-
-// parseSector returns the zero value for an empty one.
-func parseSector(b []byte) (s sector, err error) {
-	if bytes.Equal(b, emptySector[:]) {
-		return s, nil
-	}
-	if binary.BigEndian.Uint32(b) != crc32.Checksum(b[4:], castagnoli) {
-		return s, errors.New("its checksum is wrong")
-	}
-	s.id, s.generation = binary.BigEndian.Uint64(b[4:]), binary.BigEndian.Uint64(b[12:])
-	s.record, s.bytes = binary.BigEndian.Uint32(b[20:]), binary.BigEndian.Uint32(b[24:])
-	s.part = b[sectorHead:]
-	return s, nil
+	return record[:first.Size], true
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/coffer-project/coffer/cluster/raftlog/sector"
+
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -203,7 +205,7 @@ func TestJournalTornAtTheEnd(t *testing.T) {
 	}
 	path, raftDB, now := crashed(t, l)
 	from := int(journalBlock + int64(l.journal.generation%2)*l.journal.half + before)
-	sectors := int(l.journal.at-before) / sectorBytes
+	sectors := int(l.journal.at-before) / sector.Bytes
 	if sectors < 4 {
 		t.Fatalf("the record has %d sectors", sectors)
 	}
@@ -211,7 +213,7 @@ func TestJournalTornAtTheEnd(t *testing.T) {
 		torn := bytes.Clone(was)
 		for i := range sectors {
 			if written&(1<<i) != 0 {
-				copy(torn[from+i*sectorBytes:], now[from+i*sectorBytes:from+(i+1)*sectorBytes])
+				copy(torn[from+i*sector.Bytes:], now[from+i*sector.Bytes:from+(i+1)*sector.Bytes])
 			}
 		}
 		restore(t, path, raftDB, torn)
@@ -267,21 +269,21 @@ func TestJournalDamage(t *testing.T) {
 	}
 	found := 0
 	rng := rand.New(rand.NewPCG(1, 3))
-	for at := 0; at < len(whole); at += sectorBytes {
-		n := at + rng.IntN(sectorBytes)
+	for at := 0; at < len(whole); at += sector.Bytes {
+		n := at + rng.IntN(sector.Bytes)
 		flipped := bytes.Clone(whole)
 		flipped[n] ^= 1 << rng.IntN(8)
-		used := len(bytes.Trim(whole[at:at+sectorBytes], "\x00")) > 0
+		used := len(bytes.Trim(whole[at:at+sector.Bytes], "\x00")) > 0
 		if check(fmt.Sprintf("a bit of byte %d", n), flipped, false) {
 			found++
 		} else if used && at >= journalBlock {
 			t.Errorf("a bit of byte %d is not found", n)
 		}
-		if now, err := parseSector(whole[at : at+sectorBytes]); err != nil || at < journalBlock || now.generation < 2 {
+		if now, err := sector.Parse(whole[at : at+sector.Bytes]); err != nil || at < journalBlock || now.Generation < 2 {
 			continue // empty, or stale
 		}
 		gone := bytes.Clone(whole)
-		clear(gone[at : at+sectorBytes])
+		clear(gone[at : at+sector.Bytes])
 		newest := lastRecord(whole, l.journal.half) // only that may never have been acknowledged
 		if !check(fmt.Sprintf("sector at %d", at), gone, at >= newest[0] && at < newest[1]) && (at < newest[0] || at >= newest[1]) {
 			t.Errorf("the sector at %d is gone, and that is not found", at)
@@ -304,9 +306,9 @@ func TestJournalDamage(t *testing.T) {
 // lastRecord returns where the record that was written last begins and ends in a journal whose newest generation is 3.
 func lastRecord(b []byte, half int64) (place [2]int) {
 	base := int(journalBlock + half)
-	for at := base; at < base+int(half); at += sectorBytes {
-		if s, err := parseSector(b[at : at+sectorBytes]); err == nil && s.generation == 3 {
-			place = [2]int{base + int(s.record)*sectorBytes, at + sectorBytes}
+	for at := base; at < base+int(half); at += sector.Bytes {
+		if s, err := sector.Parse(b[at : at+sector.Bytes]); err == nil && s.Generation == 3 {
+			place = [2]int{base + int(s.Record)*sector.Bytes, at + sector.Bytes}
 		}
 	}
 	return place
@@ -507,8 +509,8 @@ func TestStaleDamage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b[len(b)-sectorBytes/2] ^= 1 // empty
-	b[journalBlock+100] ^= 1     // stale
+	b[len(b)-sector.Bytes/2] ^= 1 // empty
+	b[journalBlock+100] ^= 1      // stale
 	if err := os.WriteFile(path, b, 0o600); err != nil {
 		t.Fatal(err)
 	}
