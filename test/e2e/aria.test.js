@@ -3,7 +3,9 @@
 
 import assert from 'node:assert/strict'
 import { existsSync } from 'node:fs'
-import { mkdir, readFile, readdir, rm, writeFile } from 'node:fs/promises'
+import { mkdir, mkdtemp, readFile, readdir, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import { fill, places } from './places.js'
 import { openPage, startServer, startUse } from './server.js'
@@ -16,18 +18,22 @@ const KEPT = 3
 const moving = ['overview', 'overview/replication', 'sync', 'sync/webhook/hook']
 const staying = (text) => text.split('\n').filter((l) => /^ {0,2}(- (heading|link|button)|\S)|- (heading|columnheader)/.test(l) && !/- (text|paragraph|status|img)/.test(l)).join('\n') + '\n'
 
-let use
+let use, plugins
 
 before(async () => {
   if (approving) {
     await rm(approved, { recursive: true, force: true })
     await mkdir(approved)
   }
-  use = await startUse()
+  plugins = await mkdtemp(join(tmpdir(), 'coffer-e2e-')) // none: those that come with Coffer may be built, or not
+  use = await startUse({ more: `plugin_directory = "${plugins}"` })
   await fill(use.api)
 })
 
-after(() => use?.stop())
+after(async () => {
+  await use?.stop()
+  await rm(plugins, { recursive: true, force: true })
+})
 
 /** The snapshot without what differs from run to run, and with the first rows of long tables and lists. */
 function steady(snapshot) {
