@@ -33,6 +33,7 @@ export class May {
 
   // Every token may ask in the namespace that it comes from, about those below, too.
   async #ask(paths: string[], ns: string) {
+    if (paths.length === 0) return
     if (!session.self) await session.check()
     const home = session.self && (!session.home || ns === session.home || ns.startsWith(session.home + '/')) ? session.home : ns
     const below = ns.slice(home.length).replace(/^\//, '')
