@@ -63,7 +63,7 @@ async function enterNamespace(there, name) {
   await place(there).click()
   await there.locator('.where').getByRole('link', { name, exact: true }).click()
 }
-const visit = (page_) => page.getByRole('navigation', { name: 'Main' }).getByRole('link', { name: page_ }).click()
+const visit = (page_) => page.getByRole('navigation', { name: 'Main' }).getByRole('link', { name: page_, exact: true }).click()
 
 /** Waits until the page shows what is expected. */
 const sees = (locator) => locator.first().waitFor()
