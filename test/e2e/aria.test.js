@@ -1,5 +1,5 @@
 // What the pages are to those who do not see them: roles, names and headings, compared with approved texts, on a desktop and on a phone.
-// Dark pages must be the same as light ones. COFFER_APPROVE=1 node --test aria.test.js writes the texts anew: look at the difference.
+// Dark pages must be the same as light ones. COFFER_APPROVE=1 node --test aria.test.js writes the texts again: look at the difference.
 
 import assert from 'node:assert/strict'
 import { existsSync } from 'node:fs'
@@ -50,7 +50,7 @@ function steady(snapshot) {
     const depth = line.search(/\S/)
     if (depth > skip) continue
     skip = Infinity
-    seen.length = depth + 1 // a new parent counts anew
+    seen.length = depth + 1 // a new parent counts from the start
     const [, role] = /^\s*- '?(row|listitem|option)\b/.exec(line) ?? []
     if (role) {
       seen[depth] = { ...seen[depth], [role]: (seen[depth]?.[role] ?? 0) + 1 }
