@@ -1,6 +1,7 @@
 package raftlog
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -23,7 +24,8 @@ type logState struct {
 	bytes       int64
 	remains     []span // entries that the header does not name
 	stable      map[string][]byte
-	journal     journalRef // that has the entries behind last
+	journal     journalRef             // that has the entries behind last
+	used        func(page uint64) bool // nil: not known
 }
 
 // checkLogs reads the whole file and vouches for it. The file must not be open. Reading happens before bbolt
@@ -35,13 +37,15 @@ func checkLogs(path string) (logState, error) {
 	}
 	defer f.Close()
 	var s logScan
-	if err := boltfile.Walk(f, s.visit); err != nil {
+	used, err := boltfile.Walk(f, s.visit)
+	if err != nil {
 		return logState{}, corrupt(path, err)
 	}
 	state, err := s.done()
 	if err != nil {
 		return logState{}, corrupt(path, err)
 	}
+	state.used = used
 	return state, nil
 }
 
@@ -55,6 +59,7 @@ func corrupt(path string, err error) error {
 
 // logScan collects what the file holds, in key order: bucket conf, then logs, where the header comes last.
 type logScan struct {
+	found  raft.Log // the entry being read; the next one takes its place
 	stable map[string][]byte
 	header *raft.Log
 	runs   []span // of contiguous entries
@@ -82,7 +87,9 @@ func (s *logScan) entry(key, value []byte) error {
 		return errors.New("an entry has a key that is no index")
 	}
 	index := binary.BigEndian.Uint64(key)
-	e, err := decodeEntry(value)
+	e := &s.found
+	*e = raft.Log{Data: e.Data[:0], Extensions: e.Extensions[:0]}
+	err := decodeEntry(value, e)
 	if err == nil && e.Index != index {
 		err = errors.New("it is another one")
 	}
@@ -90,7 +97,7 @@ func (s *logScan) entry(key, value []byte) error {
 		return fmt.Errorf("entry %d: %w", index, err)
 	}
 	if index == headerIndex {
-		s.header = e
+		s.header = &raft.Log{Data: bytes.Clone(e.Data)}
 		return nil
 	}
 	size := int64(len(e.Data) + entryOverhead)
@@ -104,13 +111,12 @@ func (s *logScan) entry(key, value []byte) error {
 	return nil
 }
 
-// decodeEntry is the inverse of what raft-boltdb stores, with our checksum verified and removed.
-func decodeEntry(value []byte) (*raft.Log, error) {
-	var e raft.Log
-	if err := codec.NewDecoderBytes(value, &codec.MsgpackHandle{}).Decode(&e); err != nil {
-		return nil, errors.New("it cannot be decoded")
+// decodeEntry is the inverse of what raft-boltdb stores, with our checksum verified and removed. It takes the room of the slices in e.
+func decodeEntry(value []byte, e *raft.Log) error {
+	if err := codec.NewDecoderBytes(value, &codec.MsgpackHandle{}).Decode(e); err != nil {
+		return errors.New("it cannot be decoded")
 	}
-	return &e, unseal(&e)
+	return unseal(e)
 }
 
 // done compares what was found with what the header promises.

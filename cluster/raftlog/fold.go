@@ -3,6 +3,7 @@ package raftlog
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,6 +25,7 @@ const (
 
 	shrinkFrom = 64 << 20 // bytes from which on a raft.db is made smaller
 	shrinkBy   = 4        // if it is so many times what is in it
+	listFrom   = 16 << 20 // bytes of entries from which on a raft.db that is opened gets a list of its free pages
 )
 
 // header is what raft.db is to say beside the journal. foldMu is held, and everything is folded.
@@ -51,7 +53,17 @@ func (l *Log) beginJournal() {
 	if !l.retry.IsZero() && put(journalRef{}) != nil { // raft.db may name the file that is now replaced
 		return
 	}
-	j, err := beginJournal(filepath.Join(filepath.Dir(l.path), JournalName), l.half, l.identity())
+	path := filepath.Join(filepath.Dir(l.path), JournalName)
+	var j *journal
+	var err error
+	if !l.checked {
+		if err = createJournal(path, l.half); err != nil {
+			err = fmt.Errorf("creating %s: %w", path, err)
+		}
+	}
+	if l.checked = false; err == nil {
+		j, err = beginJournal(path, l.half, l.identity())
+	}
 	if err == nil {
 		if err = put(journalRef{j.id, j.generation}); err != nil {
 			err = errors.Join(err, j.file.Close())
@@ -254,33 +266,37 @@ func (l *Log) recover(in journalRef, identity storage.FileIdentity) error {
 	return nil
 }
 
-// shrink makes a file smaller that has much more room than its entries need, by writing them to another one: bbolt never does.
-func shrink(path string, bytes int64) error {
+// shrink makes a file smaller that has much more room than its entries need, by writing them to another one: bbolt never does. It returns
+// what the file holds then.
+func shrink(path string, found logState) (logState, error) {
 	info, err := os.Stat(path)
-	if err != nil || info.Size() < shrinkFrom || info.Size() < shrinkBy*bytes {
-		return err
+	if err != nil || info.Size() < shrinkFrom || info.Size() < shrinkBy*found.bytes {
+		return found, err
 	}
 	temporary := path + ".new"
 	if err := os.RemoveAll(temporary); err != nil {
-		return err
+		return found, err
 	}
 	from, err := bbolt.Open(path, 0o600, boltfile.Options(0))
 	if err != nil {
-		return err
+		return found, err
 	}
 	to, err := bbolt.Open(temporary, 0o600, boltfile.Options(0))
 	if err != nil {
-		return errors.Join(err, from.Close())
+		return found, errors.Join(err, from.Close())
 	}
 	err = errors.Join(bbolt.Compact(to, from, 16<<20), to.Close(), from.Close())
+	var copied logState
 	if err == nil {
-		_, err = checkLogs(temporary)
+		copied, err = checkLogs(temporary)
 	}
 	if err == nil {
+		found.used = nil // which of both files has the name is not known if that fails
 		err = boltfile.Rename(temporary, path)
 	}
 	if err != nil {
 		os.Remove(temporary) //nolint:errcheck // the next attempt does
+		return found, err
 	}
-	return err
+	return copied, nil
 }

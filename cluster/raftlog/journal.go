@@ -60,11 +60,8 @@ type journal struct {
 	payload, sectors []byte // scratch
 }
 
-// beginJournal makes the file at path a journal with a new id. What is in a file that is there already is left: it is stale.
+// beginJournal makes the file at path, which createJournal has made or checked, a journal with a new id. What is in it is left: it is stale.
 func beginJournal(path string, half int64, identity []byte) (*journal, error) {
-	if err := createJournal(path, half); err != nil {
-		return nil, fmt.Errorf("creating %s: %w", path, err)
-	}
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err

@@ -86,6 +86,7 @@ type Log struct {
 	half       int64         // of a journal
 	foldEvery  time.Duration // 0: by its size only
 	journal    *journal      // nil: entries go to raft.db. It changes with foldMu and writeMu held
+	checked    bool          // the file of the journal was made or found whole since, and nothing was written to it. Belongs to foldMu
 	retry      time.Time     // when a journal that could not be made is tried again; zero: none failed. Belongs to foldMu
 	foldFailed atomic.Pointer[error]
 	wake, stop chan struct{}
@@ -127,17 +128,20 @@ func open(path string, create bool, identity storage.FileIdentity) (*Log, *Stabl
 	if err != nil {
 		return nil, nil, err
 	}
-	_ = shrink(path, found.bytes)                                // without room for a copy it stays as it is
+	found, _ = shrink(path, found)                               // without room for a copy it stays as it is
 	if err := boltfile.SyncDir(filepath.Dir(path)); err != nil { // a process may have ended between a rename and that
-		return nil, nil, fmt.Errorf("opening %s: %w", path, err)
-	}
-	bolt, err := openBolt(path)
-	if err != nil {
 		return nil, nil, fmt.Errorf("opening %s: %w", path, err)
 	}
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("opening %s: %w", path, err), bolt.Close())
+		return nil, nil, fmt.Errorf("opening %s: %w", path, err)
+	}
+	bolt, err := (*raftboltdb.BoltStore)(nil), listFree(file, found)
+	if err == nil {
+		bolt, err = openBolt(path)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("opening %s: %w", path, err), file.Close())
 	}
 	l := &Log{bolt: bolt, file: file, path: path, first: found.first, last: found.last, folded: found.last, bytes: found.bytes,
 		half: journalHalf, foldEvery: foldEvery, wake: make(chan struct{}, 1), stop: make(chan struct{})}
@@ -155,6 +159,14 @@ func open(path string, create bool, identity storage.FileIdentity) (*Log, *Stabl
 		return nil, nil, errors.Join(err, l.Close())
 	}
 	return l, s, nil
+}
+
+// listFree gives a large file a list of its free pages, for which bbolt would have to walk through it. A list that is there has not been checked.
+func listFree(f *os.File, found logState) error {
+	if found.used != nil && found.bytes >= listFrom && boltfile.SetFree(f, found.used) == nil {
+		return nil
+	}
+	return boltfile.ForgetFree(f)
 }
 
 // createLogs makes the file complete before it gets its name.

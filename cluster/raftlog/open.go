@@ -21,7 +21,7 @@ func OpenFitting(dir string, applied, term uint64, identity storage.FileIdentity
 		return nil, nil, err
 	}
 	s.mark(identity)
-	_ = createJournal(filepath.Join(dir, JournalName), l.half) // not when an entry waits for it; on a full disk that tries again
+	l.checked = createJournal(filepath.Join(dir, JournalName), l.half) == nil // not when an entry waits for it; on a full disk that tries again
 	if err := l.fits(applied, term); err != nil {
 		return nil, nil, errors.Join(err, l.Close())
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/coffer-project/coffer/storage/boltpage"
 )
@@ -23,7 +24,8 @@ type walker struct {
 	high     uint64 // pages at and above were never used
 	seen     []bool // pages reached so far
 
-	last []byte // greatest key so far in the bucket being walked; nil at its start
+	last  []byte   // greatest key so far in the bucket being walked; nil at its start
+	spare [][]byte // buffers of pages that were left
 }
 
 const (
@@ -53,21 +55,22 @@ func CheckMetas(f *os.File) error {
 	return err
 }
 
-// Walk calls visit for every key of every bucket at the root of the file, buckets and keys in order.
-func Walk(f *os.File, visit func(bucket string, key, value []byte) error) error {
+// Walk calls visit for every key of every bucket at the root of the file, buckets and keys in order. What visit gets is valid until
+// it returns. used tells which pages the walk has come to.
+func Walk(f *os.File, visit func(bucket string, key, value []byte) error) (used func(id uint64) bool, err error) {
 	now, err := newestMeta(f)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	info, err := f.Stat()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if now.HighWater > uint64(info.Size())/uint64(now.PageSize) {
-		return fmt.Errorf("the file is cut short: %d bytes, %d pages of %d are in use", info.Size(), now.HighWater, now.PageSize)
+		return nil, fmt.Errorf("the file is cut short: %d bytes, %d pages of %d are in use", info.Size(), now.HighWater, now.PageSize)
 	}
 	b := &walker{f: f, pageSize: int64(now.PageSize), high: now.HighWater, seen: make([]bool, now.HighWater)}
-	return b.bucket(now.Root, func(flags uint32, name, value []byte) error {
+	err = b.bucket(now.Root, func(flags uint32, name, value []byte) error {
 		if flags != bucketFlag || len(value) < bucketSize {
 			return errors.New("the root holds something that is not a bucket")
 		}
@@ -89,6 +92,7 @@ func Walk(f *os.File, visit func(bucket string, key, value []byte) error) error 
 		}
 		return b.leaf(p, inside)
 	})
+	return func(id uint64) bool { return b.seen[id] }, err
 }
 
 func readError(what string, err error) error {
@@ -107,7 +111,12 @@ func (b *walker) bucket(root uint64, visit visitLeaf) error {
 
 // tree walks the pages below id, whose keys must all be at least low.
 func (b *walker) tree(id uint64, low []byte, depth int, visit visitLeaf) error {
-	page, err := b.page(id)
+	content, err := b.page(id)
+	if err != nil {
+		return err
+	}
+	defer func() { b.spare = append(b.spare, content) }()
+	page, err := boltpage.Parse(id, content)
 	switch {
 	case err != nil:
 		return err
@@ -153,33 +162,44 @@ func (b *walker) leaf(page boltpage.Page, visit visitLeaf) error {
 		if err := visit(flags, key, value); err != nil {
 			return err
 		}
-		b.last = key
+		b.last = append(b.last[:0], key...)
 	}
 	return nil
 }
 
 // page reads one page with its overflow, and marks it as reached.
-func (b *walker) page(id uint64) (p boltpage.Page, err error) {
-	header := make([]byte, boltpage.HeaderBytes)
+func (b *walker) page(id uint64) ([]byte, error) {
 	if id < 2 || id >= b.high {
-		return p, fmt.Errorf("page %d is not one of %d", id, b.high)
+		return nil, fmt.Errorf("page %d is not one of %d", id, b.high)
 	}
-	if _, err := b.f.ReadAt(header, int64(id)*b.pageSize); err != nil {
-		return p, readError("a page", err)
+	page := b.buffer()
+	if _, err := b.f.ReadAt(page, int64(id)*b.pageSize); err != nil {
+		return nil, readError("a page", err)
 	}
-	overflow := uint64(native.Uint32(header[12:]))
-	if native.Uint64(header) != id || id+overflow >= b.high {
-		return p, fmt.Errorf("page %d says it is another", id)
+	overflow := uint64(native.Uint32(page[12:]))
+	if native.Uint64(page) != id || id+overflow >= b.high {
+		return nil, fmt.Errorf("page %d says it is another", id)
 	}
 	for i := id; i <= id+overflow; i++ {
 		if b.seen[i] {
-			return p, fmt.Errorf("page %d is used twice", i)
+			return nil, fmt.Errorf("page %d is used twice", i)
 		}
 		b.seen[i] = true
 	}
-	page := make([]byte, int64(overflow+1)*b.pageSize)
-	if _, err := b.f.ReadAt(page, int64(id)*b.pageSize); err != nil {
-		return p, readError("a page", err)
+	page = slices.Grow(page, int(int64(overflow)*b.pageSize))[:int64(overflow+1)*b.pageSize]
+	if _, err := b.f.ReadAt(page[b.pageSize:], int64(id+1)*b.pageSize); overflow > 0 && err != nil {
+		return nil, readError("a page", err)
 	}
-	return boltpage.Parse(id, page)
+	return page, nil
+}
+
+// buffer returns one of the size of a page.
+func (b *walker) buffer() []byte {
+	n := len(b.spare)
+	if n == 0 {
+		return make([]byte, b.pageSize)
+	}
+	page := b.spare[n-1]
+	b.spare = b.spare[:n-1]
+	return page[:b.pageSize]
 }
