@@ -242,7 +242,7 @@ func TestSnapshotOfDifferingState(t *testing.T) {
 // TestUnverifiedStateIsNotGiven: a voter that lost its data gets none from one that nothing has confirmed since its start.
 func TestUnverifiedStateIsNotGiven(t *testing.T) {
 	t.Parallel()
-	all := three(t, func(o *Options) {
+	all := three(t, patient, func(o *Options) {
 		o.SnapshotInterval, o.SnapshotThreshold, o.TrailingLogs, o.compareFor = 10*time.Millisecond, 5, 1, time.Second
 	})
 	a, b, c := all[0], all[1], all[2]

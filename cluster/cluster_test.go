@@ -57,8 +57,8 @@ func testOptions(t testing.TB, id string) Options {
 	return Options{
 		ID: NodeID(id), Dir: tempDir(t), ListenAddr: "127.0.0.1:0", APIAddr: "https://" + id + ":8200", Version: "test",
 		CA: testCA(), Logger: testLogger(id),
-		HeartbeatTimeout: 700 * time.Millisecond, ElectionTimeout: 700 * time.Millisecond, LeaderLeaseTimeout: 700 * time.Millisecond, CommitTimeout: 5 * time.Millisecond,
-		EchoInterval: 20 * time.Millisecond, StabilizationTime: 50 * time.Millisecond, ForwardWait: 10 * time.Second,
+		HeartbeatTimeout: 700 * time.Millisecond, ElectionTimeout: 700 * time.Millisecond, LeaderLeaseTimeout: 700 * time.Millisecond, CommitTimeout: 30 * time.Millisecond,
+		EchoInterval: 60 * time.Millisecond, StabilizationTime: 50 * time.Millisecond, ForwardWait: 10 * time.Second,
 	}
 }
 
@@ -126,7 +126,7 @@ func until(t testing.TB, what string, ok func() bool) {
 	deadline := time.After(time.Minute)
 	for !ok() {
 		select {
-		case <-time.After(2 * time.Millisecond):
+		case <-time.After(5 * time.Millisecond):
 		case <-deadline:
 			t.Fatalf("waiting in vain: %s", what)
 		}
@@ -165,6 +165,11 @@ func three(t testing.TB, change ...func(*Options)) []*member {
 // patient is for tests that name their leader: on a busy machine it keeps the leadership all the same.
 func patient(o *Options) {
 	o.HeartbeatTimeout, o.ElectionTimeout, o.LeaderLeaseTimeout = 2500*time.Millisecond, 2500*time.Millisecond, 2500*time.Millisecond
+}
+
+// unhurried is for tests that need one election at most: an overloaded machine takes no leadership away either.
+func unhurried(o *Options) {
+	o.HeartbeatTimeout, o.ElectionTimeout, o.LeaderLeaseTimeout = 5*time.Second, 5*time.Second, 5*time.Second
 }
 
 func leaderOf(t testing.TB, all []*member) *member {

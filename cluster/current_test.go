@@ -94,7 +94,7 @@ func (r *roomOf) Disk() Disk { return Disk(r.Load()) }
 func TestLeaderWithoutRoomHandsOver(t *testing.T) {
 	t.Parallel()
 	room := map[NodeID]*roomOf{}
-	all := three(t, func(o *Options) {
+	all := three(t, patient, func(o *Options) {
 		state := &roomOf{}
 		room[o.ID] = state
 		o.Space = state

@@ -13,7 +13,7 @@ import (
 // AwaitDurable counts state files, not logs: what it confirms is what sealed nodes can read.
 func TestAwaitDurable(t *testing.T) {
 	t.Parallel()
-	all := three(t)
+	all := three(t, unhurried)
 	leader := leaderOf(t, all)
 	for range 5 {
 		index := mustCommit(t, leader, "k", "1")
@@ -33,11 +33,45 @@ func TestAwaitDurable(t *testing.T) {
 			t.Fatalf("%d state files have entry %d, the leader's is at %d", durable, index, leader.machine.DurableIndex())
 		}
 	}
-	ctx, cancel := context.WithTimeout(testContext(t), 20*time.Millisecond)
+	ctx, cancel := context.WithTimeout(testContext(t), 300*time.Millisecond) // the state file becomes durable first
 	defer cancel()
 	err := leader.AwaitDurable(ctx, leader.machine.AppliedIndex()+1000)
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "a, b, c") {
 		t.Errorf("AwaitDurable of what is nowhere = %v, want a timeout that names the voters", err)
+	}
+}
+
+// AwaitMembers counts those that the leader is in contact with: not one that it has not heard of for long.
+func TestAwaitMembers(t *testing.T) {
+	t.Parallel()
+	all := three(t, unhurried)
+	leader := leaderOf(t, all)
+	healthy := func(nodes []NodeInfo) bool {
+		for _, info := range nodes {
+			if !info.Healthy {
+				return false
+			}
+		}
+		return len(nodes) == 3
+	}
+	until(t, "all to be healthy", func() bool { return healthy(leader.Nodes()) })
+	mustCommit(t, leader, "k", "1")
+	if err := leader.AwaitMembers(testContext(t)); err != nil {
+		t.Fatalf("AwaitMembers = %v", err)
+	}
+	gone := all[0]
+	if gone == leader {
+		gone = all[1]
+	}
+	if err := gone.AwaitMembers(testContext(t)); err == nil {
+		t.Error("a follower knows what the others have")
+	}
+	gone.stop()
+	mustCommit(t, leader, "k", "2")
+	ctx, cancel := context.WithTimeout(testContext(t), 100*time.Millisecond)
+	defer cancel()
+	if err := leader.AwaitMembers(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), string(gone.opts.ID)) {
+		t.Errorf("AwaitMembers without one = %v, want a timeout that names it", err)
 	}
 }
 

@@ -31,10 +31,17 @@ func startLoad(t testing.TB, all func() []*member) *load {
 	for w := range l.acked {
 		wg.Go(func() {
 			for i := int64(1); ctx.Err() == nil; {
+				before := i
 				for _, m := range all() {
 					if _, err := m.Commit(ctx, put(fmt.Sprint("writer", w), fmt.Sprint(i))); err == nil {
 						l.acked[w].Store(i)
 						i++
+					}
+				}
+				if i == before { // an election is under way
+					select {
+					case <-ctx.Done():
+					case <-time.After(5 * time.Millisecond):
 					}
 				}
 			}
@@ -122,7 +129,7 @@ func TestKillTheLeaderUnderLoad(t *testing.T) {
 
 func TestJoinAndRemoveUnderLoad(t *testing.T) {
 	t.Parallel()
-	list := &members{all: three(t)}
+	list := &members{all: three(t, patient)}
 	a := list.all[0]
 	ctx := testContext(t)
 	l := startLoad(t, list.get)
@@ -191,7 +198,7 @@ func TestNonVoterStaysOne(t *testing.T) {
 
 // A node that lost its data is known as a voter: it must not vote before it has everything again.
 func TestRejoinWithoutData(t *testing.T) {
-	all := three(t)
+	all := three(t, unhurried)
 	a, c := all[0], all[2]
 	mustCommit(t, a, "k", "1")
 	c.stop()
@@ -356,7 +363,7 @@ func TestLogAndMachineMustBelongTogether(t *testing.T) {
 
 func TestDeadServersAreRemovedOnRequest(t *testing.T) {
 	t.Parallel()
-	all := three(t)
+	all := three(t, patient)
 	a := all[0]
 	quick := AutopilotConfig{DeadServerLastContactThreshold: 200 * time.Millisecond, LastContactThreshold: 100 * time.Millisecond}
 	a.SetAutopilot(quick)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/coffer-project/coffer/cluster/digest"
 	"github.com/coffer-project/coffer/storage"
 )
 
@@ -14,10 +13,10 @@ import (
 // leader raises that, by an entry that builds of any generation can apply, once every member has reported that it reads
 // more. So members of two builds run together, and nothing that the older one does not read is written before it is gone. What a
 // build adds to an existing state, such as default mounts, has a generation too.
-const (
-	// Formats is the newest generation that this build reads.
-	Formats = digest.Generation // checkpoints: entries of the log by which members compare their states
-)
+//
+// Formats is the newest generation that this build reads. 1, digest.Generation, has checkpoints: entries of the log by which members compare their
+// states. 2 has tokens and accessors that begin with their time, which earlier builds do not find.
+const Formats = 2
 
 // formatsKey is where the generation is that the cluster writes, in decimal. Every build stores what is below l/seal/ as it
 // is, so that a sealed node reads it too.

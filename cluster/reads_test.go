@@ -62,7 +62,7 @@ func TestIsolatedLeaderConfirmsNothing(t *testing.T) {
 // Raft's VerifyLeader counts non-voters; a read index must not.
 func TestNonVotersConfirmNothing(t *testing.T) {
 	t.Parallel()
-	all := three(t)
+	all := three(t, patient)
 	a := all[0]
 	d := start(t, "d", func(o *Options) { o.NonVoter = true })
 	if err := a.Join(testContext(t), "d", d.addr, true, false); err != nil {

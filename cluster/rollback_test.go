@@ -48,7 +48,7 @@ func distrusts(m *member) bool {
 // more to is down. The others elect a leader without those entries; the node that has applied them must notice.
 func TestRolledBackVoter(t *testing.T) {
 	t.Parallel()
-	all := three(t)
+	all := three(t, unhurried)
 	a, b, c := all[0], all[1], all[2]
 	mustCommit(t, a, "before", "1")
 	catchUp(t, b, a)
@@ -135,7 +135,7 @@ func TestStateOfAnotherLog(t *testing.T) {
 // everything again.
 func TestVoteOfARolledBackFollower(t *testing.T) {
 	t.Parallel()
-	all := three(t)
+	all := three(t, unhurried)
 	a, b, c := all[0], all[1], all[2]
 	mustCommit(t, a, "before", "1")
 	catchUp(t, c, a)

@@ -97,21 +97,19 @@ func TestReadsLeaveASilentLeader(t *testing.T) {
 // When leadership moves, the old leader asks the new one, which had just asked the old one.
 func TestReadsDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
-	all := three(t, func(o *Options) { o.ForwardWait = time.Minute })
+	all := three(t, patient, func(o *Options) { o.ForwardWait = time.Minute })
 	ctx, cancel := context.WithCancel(context.Background())
 	var readers sync.WaitGroup
 	defer readers.Wait()
 	defer cancel()
 	for _, m := range all {
-		for range 2 {
-			readers.Go(func() {
-				for ctx.Err() == nil {
-					m.ReadIndex(ctx)
-				}
-			})
-		}
+		readers.Go(func() {
+			for ctx.Err() == nil {
+				m.ReadIndex(ctx)
+			}
+		})
 	}
-	for range 10 {
+	for range 5 {
 		old := leaderOf(t, all)
 		if err := old.TransferLeadership(testContext(t)); err != nil {
 			t.Fatal(err)
@@ -127,7 +125,7 @@ func TestReadsDoNotWaitForEachOther(t *testing.T) {
 // A node that is asked for a read index and does not lead says so. It does not ask the node that it takes for the leader.
 func TestReadIndexIsNotAskedOn(t *testing.T) {
 	t.Parallel()
-	all := three(t)
+	all := three(t, unhurried)
 	if index, err := all[1].raft.OwnRead(testContext(t)); !errors.Is(err, consensus.ErrNotLeading) {
 		t.Errorf("a follower confirms %d, %v, want errNotLeading", index, err)
 	}
@@ -223,7 +221,7 @@ func TestForwardLeavesASilentLeader(t *testing.T) {
 func TestCloseHandsOverBesideASilentNode(t *testing.T) {
 	t.Parallel()
 	all, of := threeThatFallSilent(t, func(o *Options) {
-		o.HeartbeatTimeout, o.ElectionTimeout = time.Minute, time.Minute // the others do not notice the loss meanwhile
+		o.HeartbeatTimeout, o.ElectionTimeout, o.LeaderLeaseTimeout = time.Minute, time.Minute, time.Minute // no node notices a loss meanwhile
 	})
 	of[all[2]].on.Store(true)
 	for range 10 {
@@ -256,7 +254,7 @@ func TestTransferPastASilentVoter(t *testing.T) {
 // must not delay an election.
 func TestLookingForTheLeader(t *testing.T) {
 	t.Parallel()
-	all := three(t, func(o *Options) { o.LeaderLeaseTimeout = o.HeartbeatTimeout / 2 })
+	all := three(t, unhurried, func(o *Options) { o.LeaderLeaseTimeout = o.HeartbeatTimeout / 2 })
 	term, before := all[0].raft.Raft().CurrentTerm(), all[1].raft.Raft().ReloadableConfig()
 	for range 20 {
 		all[1].raft.LookNow()

@@ -11,7 +11,7 @@ import (
 // A vote that is taken stays taken, also after another member has taken the lead, until it is given back.
 func TestSetVote(t *testing.T) {
 	t.Parallel()
-	all := three(t)
+	all := three(t, unhurried)
 	a := leaderOf(t, all)
 	var b, c *member
 	for _, m := range all {

@@ -113,9 +113,20 @@ func (h *Members) IsHealthy(info, leader NodeInfo) bool {
 }
 
 func (h *Members) isHealthyLocked(info, leader NodeInfo) bool {
-	return info.LastContact >= 0 && info.LastContact <= h.autopilot.LastContactThreshold &&
-		info.LastTerm == leader.LastTerm && info.Behind < h.currentFor && info.Disk != DiskFailing &&
+	return h.heardLocked(info) && info.LastTerm == leader.LastTerm && info.Behind < h.currentFor && info.Disk != DiskFailing &&
 		uint64(info.LastIndex)+h.autopilot.MaxTrailingLogs >= uint64(leader.LastIndex)
+}
+
+// InContact reports whether the node was heard of lately, as healthy ones are.
+func (h *Members) InContact(id certs.NodeID) bool {
+	info := h.Info(id)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.heardLocked(info)
+}
+
+func (h *Members) heardLocked(info NodeInfo) bool {
+	return info.LastContact >= 0 && info.LastContact <= h.autopilot.LastContactThreshold
 }
 
 // UpdateHealth updates how long each member has been healthy or not. It returns those that changed.

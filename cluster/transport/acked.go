@@ -16,8 +16,8 @@ type acked struct {
 	lost map[raft.ServerID]uint64 // what followers had acknowledged that have less now
 }
 
-// at returns what a follower has acknowledged.
-func (a *acked) at(id raft.ServerID, term uint64) uint64 {
+// At returns what a follower has acknowledged.
+func (a *acked) At(id raft.ServerID, term uint64) uint64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.term != term {

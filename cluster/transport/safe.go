@@ -86,7 +86,7 @@ func (t *Transport) AppendEntries(id raft.ServerID, addr raft.ServerAddress, req
 	again := time.NewTicker(appendRetry)
 	defer again.Stop()
 	for giveUp := time.After(patience); ; {
-		before := t.Acked.at(id, req.Term)
+		before := t.Acked.At(id, req.Term)
 		err := t.network.AppendEntries(id, t.address(id, addr), req, resp)
 		if err == nil {
 			t.Acked.saw(id, before, req, resp)
