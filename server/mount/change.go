@@ -63,7 +63,7 @@ func (t *Table) Enable(ctx context.Context, e *Entry) error {
 	if err := t.choose(ctx, e); err != nil {
 		return err
 	}
-	m, err := t.mounted(e, &routes{})
+	m, err := t.mounted(e, noRoutes())
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,14 @@ func (t *Table) unused(ctx context.Context, namespace, path, uuid string) error 
 		}
 		return nil
 	}
-	for _, m := range r.byNamespace[namespace] {
+	mounts := r.under(namespace, path)
+	for i := range path {
+		if path[i] == '/' {
+			above, _ := r.ordered.Get(place{namespace, path[:i+1]}.order())
+			mounts = append(mounts, above...)
+		}
+	}
+	for _, m := range mounts {
 		if err := overlaps(m, m.Path); err != nil {
 			return err
 		}
@@ -179,11 +186,14 @@ func (t *Table) EnsureDefaults(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for ns, mounts := range r.byNamespace {
-		has := map[string]bool{}
-		for _, m := range mounts {
-			has[m.Type] = !m.Deleting || !m.Builtin()
+	types := map[string]map[string]bool{} // by namespace
+	for _, m := range r.all() {
+		if types[m.Namespace] == nil {
+			types[m.Namespace] = map[string]bool{}
 		}
+		types[m.Namespace][m.Type] = !m.Deleting || !m.Builtin()
+	}
+	for ns, has := range types {
 		if !has["system"] {
 			continue // being deleted
 		}
@@ -280,7 +290,7 @@ func (t *Table) Tune(ctx context.Context, namespace, path string, edit func(*Ent
 
 // upgrade prepares what a mount has stored for another version of its engine.
 func (t *Table) upgrade(ctx context.Context, e *Entry) error {
-	m, err := t.mounted(e, &routes{})
+	m, err := t.mounted(e, noRoutes())
 	if err != nil {
 		return err
 	}

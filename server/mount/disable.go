@@ -23,7 +23,7 @@ func (t *Table) Disable(ctx context.Context, namespace, path string) error {
 	if err != nil {
 		return err
 	}
-	err = t.finish(context.WithoutCancel(ctx), slices.DeleteFunc(slices.Clone(r.byNamespace[namespace]), func(m *Mounted) bool {
+	err = t.finish(context.WithoutCancel(ctx), slices.DeleteFunc(r.under(namespace, path), func(m *Mounted) bool {
 		return !m.Deleting || m.Path != path
 	}))
 	if err != nil {
@@ -44,7 +44,7 @@ func (t *Table) markDeleting(ctx context.Context, namespace, path string) error 
 			return engines.Invalid("cannot disable %q: it is being moved", path)
 		}
 	}
-	m := r.byPath[place{namespace, path}]
+	m := r.at(namespace, path)
 	switch {
 	case m == nil:
 		return nil
@@ -69,7 +69,7 @@ func (t *Table) DropNamespace(ctx context.Context, namespace string) error {
 		if err != nil {
 			return err
 		}
-		mounts := slices.Clone(r.byNamespace[namespace])
+		mounts := r.under(namespace, "")
 		// The server's own go last: ending what others handed out may need them.
 		slices.SortStableFunc(mounts, func(a, b *Mounted) int { return compare(a.Builtin(), b.Builtin()) })
 		if len(mounts) == 0 {
@@ -198,7 +198,7 @@ func (t *Table) Resume(ctx context.Context) error {
 	}
 	var errs []error
 	elsewhere := t.elsewhere()
-	for _, m := range r.byUUID {
+	for _, m := range r.all() {
 		switch {
 		case !m.Deleting || m.known() != nil:
 		case elsewhere && m.class() == storage.Shared:

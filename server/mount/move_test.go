@@ -267,3 +267,15 @@ func TestRunMoves(t *testing.T) {
 		wg.Wait()
 	})
 }
+
+// The only mount of its type is still one of it in another namespace: listeners ask for certificates while there is one that needs them.
+func TestMoveKeepsTheType(t *testing.T) {
+	f := setup(t)
+	f.must(f.Enable(t.Context(), mount.NewEntry(ns, "auth/people/", "userpass", "")))
+	_, err := f.Move(t.Context(), ns, ns, "auth/people/", "abcdef", "auth/people/")
+	f.must(err)
+	f.must(f.Resume(t.Context()))
+	if has, err := f.HasType(t.Context(), "userpass"); !has || err != nil {
+		t.Errorf("%v, %v", has, err)
+	}
+}

@@ -102,20 +102,6 @@ type Table struct {
 	all   bool                 // any entry may have changed
 }
 
-// routes is immutable once published.
-type routes struct {
-	version     uint64
-	byPath      map[place]*Mounted // those that take requests
-	byUUID      map[string]*Mounted
-	byAccessor  map[string]*Mounted
-	byNamespace map[string][]*Mounted // by path
-	moving      map[string]*Mounted   // by UUID
-	types       map[string]bool       // of all mounts
-}
-
-// place is where a mount is: a namespace id and a path.
-type place struct{ namespace, path string }
-
 // Mounted is an Entry together with its engine on this node.
 type Mounted struct {
 	Entry
@@ -156,7 +142,7 @@ func (empty) Router() *engines.Router { return engines.NewRouter() }
 // Clear forgets all routes and engines, when the server seals.
 func (t *Table) Clear() {
 	t.stale(true)
-	t.routes.Store(&routes{})
+	t.routes.Store(noRoutes())
 }
 
 // stale notes what has to be read again.
@@ -184,7 +170,7 @@ func (t *Table) Changed(ch storage.Change) {
 	r := t.routes.Load()
 	if ch.Reset {
 		t.stale(true)
-		for _, m := range r.byUUID {
+		for _, m := range r.all() {
 			if inv, ok := m.Engine.(engines.Invalidator); ok {
 				inv.Changed(storage.Shared, nil, true)
 				inv.Changed(storage.Local, nil, true)
@@ -195,7 +181,7 @@ func (t *Table) Changed(ch storage.Change) {
 	var entries []storage.Key
 	for _, area := range ch.Areas {
 		var inv engines.Invalidator
-		if m := r.byUUID[area]; m != nil {
+		if m, ok := r.byUUID.Get(area); ok {
 			inv, _ = m.Engine.(engines.Invalidator)
 		}
 		if area != "sys" && inv == nil {
@@ -237,7 +223,7 @@ func (t *Table) current(ctx context.Context) (*routes, error) {
 	defer t.loading.Unlock()
 	old := t.routes.Load()
 	t.mu.Lock()
-	version, all, dirty := t.version.Load(), t.all || old.byUUID == nil, t.dirty
+	version, all, dirty := t.version.Load(), t.all || old.byUUID.Len() == 0, t.dirty
 	if old.version != version {
 		t.all, t.dirty = false, nil
 	}
@@ -252,10 +238,7 @@ func (t *Table) current(ctx context.Context) (*routes, error) {
 		t.mu.Unlock()
 		return nil, fmt.Errorf("loading the mount table: %w", err)
 	}
-	r.version, r.types = version, map[string]bool{}
-	for _, m := range r.byUUID {
-		r.types[m.Type] = true
-	}
+	r.version = version
 	t.routes.Store(r)
 	return r, nil
 }
@@ -273,38 +256,21 @@ func (t *Table) build(ctx context.Context, old *routes, all bool, dirty map[stor
 	if err != nil {
 		return nil, err
 	}
-	r := &routes{
-		byPath: map[place]*Mounted{}, byUUID: map[string]*Mounted{}, byAccessor: map[string]*Mounted{},
-		byNamespace: map[string][]*Mounted{}, moving: map[string]*Mounted{},
-	}
+	d := noRoutes().change()
 	if !all {
-		r.byPath, r.byUUID, r.byAccessor = maps.Clone(old.byPath), maps.Clone(old.byUUID), maps.Clone(old.byAccessor)
-		r.byNamespace, r.moving = maps.Clone(old.byNamespace), maps.Clone(old.moving)
+		d = old.change()
 		for k := range dirty {
-			if m := old.byUUID[string(k[strings.LastIndexByte(string(k), '/')+1:])]; m != nil {
-				r.remove(m)
-			}
+			d.remove(string(k[strings.LastIndexByte(string(k), '/')+1:]))
 		}
 	}
-	touched := map[string]bool{}
 	for _, e := range entries {
-		if !touched[e.Namespace] { // the old routes keep their own
-			touched[e.Namespace] = true
-			r.byNamespace[e.Namespace] = slices.Clone(r.byNamespace[e.Namespace])
-		}
 		m, err := t.mounted(e, old)
 		if err != nil {
 			return nil, err
 		}
-		r.add(m)
+		d.add(m)
 	}
-	if err := t.addImplicit(r, old); err != nil {
-		return nil, err
-	}
-	for ns := range touched {
-		slices.SortFunc(r.byNamespace[ns], func(a, b *Mounted) int { return strings.Compare(a.Path, b.Path) })
-	}
-	return r, nil
+	return d.done(), t.addImplicit(d.routes, old)
 }
 
 // implicit are the mounts that operating the server needs.
@@ -317,8 +283,8 @@ var implicit = []*Entry{
 func (t *Table) addImplicit(r, old *routes) error {
 	for _, e := range implicit {
 		at := place{e.Namespace, e.Path}
-		if m := r.byPath[at]; m == nil || m.UUID == e.UUID {
-			delete(r.byPath, at)
+		if m, ok := r.byPath.Get(at); !ok || m.UUID == e.UUID {
+			r.byPath = r.byPath.Without(at)
 			if !t.elsewhere() {
 				continue
 			}
@@ -326,50 +292,10 @@ func (t *Table) addImplicit(r, old *routes) error {
 			if err != nil {
 				return err
 			}
-			r.byPath[at] = m
+			r.byPath = r.byPath.With(at, m)
 		}
 	}
 	return nil
-}
-
-func (r *routes) remove(m *Mounted) {
-	at := place{m.Namespace, m.Path}
-	if r.byPath[at] == m {
-		delete(r.byPath, at)
-	}
-	delete(r.byUUID, m.UUID)
-	delete(r.byAccessor, m.Accessor)
-	delete(r.moving, m.UUID)
-	var rest []*Mounted // of its own: the old routes keep theirs
-	for _, other := range r.byNamespace[m.Namespace] {
-		if other == m {
-			continue
-		}
-		rest = append(rest, other)
-		if other.Path == m.Path && !other.Deleting && other.Moving == nil && r.byPath[at] == nil {
-			r.byPath[at] = other
-		}
-	}
-	if r.byNamespace[m.Namespace] = rest; rest == nil {
-		delete(r.byNamespace, m.Namespace)
-	}
-}
-
-func (r *routes) add(m *Mounted) {
-	r.byUUID[m.UUID], r.byAccessor[m.Accessor] = m, m
-	r.byNamespace[m.Namespace] = append(r.byNamespace[m.Namespace], m)
-	switch {
-	case m.Deleting:
-	case m.Moving != nil:
-		r.moving[m.UUID] = m
-	default:
-		// A primary does not know of a secondary's local mounts, and may have given a path that one of them has: on the
-		// secondary the local one keeps it.
-		at := place{m.Namespace, m.Path}
-		if other := r.byPath[at]; other == nil || !other.Local || m.Local {
-			r.byPath[at] = m
-		}
-	}
 }
 
 // entries reads all entries, or those with the given keys that are still there.
@@ -432,7 +358,7 @@ func (t *Table) lockoutOf(e *Entry) engines.Lockout {
 
 // mounted returns the running engine of an entry, the one it had if nothing about it changed.
 func (t *Table) mounted(e *Entry, old *routes) (*Mounted, error) {
-	was := old.byUUID[e.UUID]
+	was, _ := old.byUUID.Get(e.UUID)
 	if was != nil && was.gates.left.Load() {
 		if was.gates.version.Load() == uint64(e.version) {
 			return was, nil // its entry is still to go
@@ -516,15 +442,12 @@ func (t *Table) Resolve(ctx context.Context, namespace, path string) (*Mounted, 
 	}
 	for i := 0; i < len(path); i++ {
 		if path[i] == '/' {
-			if m := r.byPath[place{namespace, path[:i+1]}]; m != nil {
+			if m := r.at(namespace, path[:i+1]); m != nil {
 				return m, path[i+1:], nil
 			}
 		}
 	}
-	if m := r.byPath[place{namespace, path + "/"}]; m != nil {
-		return m, "", nil
-	}
-	return nil, "", nil
+	return r.at(namespace, path+"/"), "", nil
 }
 
 // Everywhere returns the mounts of all namespaces, those being deleted or moved too, in no order.
@@ -533,13 +456,13 @@ func (t *Table) Everywhere(ctx context.Context) ([]*Mounted, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slices.Collect(maps.Values(r.byUUID)), nil
+	return r.all(), nil
 }
 
 // HasType reports whether a mount of the type is there, in any namespace.
 func (t *Table) HasType(ctx context.Context, kind string) (bool, error) {
 	r, err := t.current(ctx)
-	return err == nil && r.types[kind], err
+	return err == nil && r.types[kind] > 0, err
 }
 
 // All returns the mounts of a namespace in path order, without those being deleted.
@@ -548,13 +471,7 @@ func (t *Table) All(ctx context.Context, namespace string) ([]*Mounted, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []*Mounted
-	for _, m := range r.byNamespace[namespace] {
-		if !m.Deleting {
-			out = append(out, m)
-		}
-	}
-	return out, nil
+	return slices.DeleteFunc(r.under(namespace, ""), func(m *Mounted) bool { return m.Deleting }), nil
 }
 
 // Get returns the mount at exactly this path, or nil.
@@ -563,7 +480,7 @@ func (t *Table) Get(ctx context.Context, namespace, path string) (*Mounted, erro
 	if err != nil {
 		return nil, err
 	}
-	return r.byPath[place{namespace, path}], nil
+	return r.at(namespace, path), nil
 }
 
 // ByAccessor returns the mount of a namespace with this accessor, or nil. One being deleted is not found.
@@ -572,7 +489,7 @@ func (t *Table) ByAccessor(ctx context.Context, namespace, accessor string) (*Mo
 	if err != nil {
 		return nil, err
 	}
-	if m := r.byAccessor[accessor]; m != nil && m.Namespace == namespace && !m.Deleting {
+	if m, ok := r.byAccessor.Get(accessor); ok && m.Namespace == namespace && !m.Deleting {
 		return m, nil
 	}
 	return nil, nil
@@ -585,7 +502,8 @@ func (t *Table) ByUUID(ctx context.Context, uuid string) (*Mounted, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.byUUID[uuid], nil
+	m, _ := r.byUUID.Get(uuid)
+	return m, nil
 }
 
 // Describe returns what responses say of the mount of a namespace with this accessor; false if there is none.
@@ -618,5 +536,5 @@ func (t *Table) EngineOf(ctx context.Context, uuid string) (engines.Engine, engi
 
 // Numbers returns gauges for metrics.
 func (t *Table) Numbers() map[string]float64 {
-	return map[string]float64{"mounts": float64(len(t.routes.Load().byUUID))}
+	return map[string]float64{"mounts": float64(t.routes.Load().byUUID.Len())}
 }

@@ -21,14 +21,14 @@ func (s *Store) Create(ctx context.Context, base, path string, metadata map[stri
 	if err := checkMetadata(metadata); err != nil {
 		return nil, err
 	}
-	parent, name, err := s.place(ctx, base, path)
+	t, parent, name, err := s.place(ctx, base, path)
 	if err != nil {
 		return nil, err
 	}
 	if sealPaths[name] {
 		return nil, engines.Invalid("%q cannot be a namespace: clients use this path to seal one, and a namespace has no seal of its own", name)
 	}
-	if old := parent.children[name]; old != nil && !old.Deleting {
+	if old := t.child(parent, name); old != nil && !old.Deleting {
 		if metadata == nil {
 			return old, nil
 		}
@@ -41,7 +41,9 @@ func (s *Store) Create(ctx context.Context, base, path string, metadata map[stri
 		return nil, engines.Invalid("namespaces can lie within each other %d deep, not more", maxDepth)
 	}
 	r := record{Format: 1, UUID: uuid.NewString(), Path: parent.Path + name + "/", Parent: parent.ID, Metadata: metadata, CreatedAt: time.Now().UTC()}
+	s.creating.Lock()
 	_, err = storage.Update(ctx, s.opts.Store, func(tx *storage.Txn) error { return s.create(ctx, tx, &r, name) })
+	s.creating.Unlock()
 	if errors.Is(err, errTaken) {
 		return s.Create(ctx, base, path, metadata) // it was made meanwhile
 	}
@@ -100,34 +102,40 @@ func (s *Store) create(ctx context.Context, tx *storage.Txn, r *record, name str
 	return nil
 }
 
-// place splits a path relative to base into the namespace that it would lie in and its name.
-func (s *Store) place(ctx context.Context, base, path string) (*Namespace, string, error) {
-	n, err := s.ByID(ctx, base)
+// place splits a path relative to base into the namespace that it would lie in, with the tree that has that, and its name.
+func (s *Store) place(ctx context.Context, base, path string) (t *tree, parent *Namespace, name string, err error) {
+	t, n, err := s.from(ctx, base)
 	if err != nil {
-		return nil, "", err
+		return nil, nil, "", err
 	}
 	path = strings.Trim(path, "/")
 	if i := strings.LastIndexByte(path, '/'); i >= 0 {
-		above := n.find(path[:i])
+		above := t.find(n, path[:i])
 		if above == nil || above.Deleting {
-			return nil, "", engines.Invalid("there is no namespace %q: create it first", n.Path+path[:i]+"/")
+			return nil, nil, "", engines.Invalid("there is no namespace %q: create it first", n.Path+path[:i]+"/")
 		}
 		n, path = above, path[i+1:]
 	}
-	return n, path, nil
+	return t, n, path, nil
 }
 
 // find returns the namespace at a path relative to the one with the id base, also one that is being deleted. The
 // error is of KindNotFound, without a text.
 func (s *Store) find(ctx context.Context, base, path string) (*Namespace, error) {
-	n, err := s.ByID(ctx, base)
+	_, n, err := s.findIn(ctx, base, path)
+	return n, err
+}
+
+// findIn is find, with the tree that the namespace is in.
+func (s *Store) findIn(ctx context.Context, base, path string) (*tree, *Namespace, error) {
+	t, n, err := s.from(ctx, base)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if n = n.find(strings.Trim(path, "/")); n == nil {
-		return nil, engines.NotFound("")
+	if n = t.find(n, strings.Trim(path, "/")); n == nil {
+		return nil, nil, engines.NotFound("")
 	}
-	return n, nil
+	return t, n, nil
 }
 
 // edit rewrites an entry in one transaction. One that is being deleted cannot be changed.

@@ -74,14 +74,16 @@ func (s *Store) Delete(ctx context.Context, id string) error {
 		return nil
 	}
 	_, err = s.edit(ctx, id, func(r *record) error {
-		now, err := s.ByID(ctx, id) // after the entry was read: a child that is created later rewrites the entry
-		switch {
-		case err != nil:
+		t, now, err := s.from(ctx, id) // after the entry was read: a child that is created later rewrites the entry
+		if err != nil {
 			return err
+		}
+		children := t.children(now)
+		switch {
 		case r.Locked:
 			return engines.Invalid("namespace %q is locked: unlock it before it is deleted", r.Path)
-		case len(now.children) > 0:
-			return engines.Invalid("unable to delete namespace containing child namespaces: delete %q first, and wait until it is gone", now.sorted()[0].Path)
+		case len(children) > 0:
+			return engines.Invalid("unable to delete namespace containing child namespaces: delete %q first, and wait until it is gone", children[0].Path)
 		}
 		r.Deleting = true
 		return nil
@@ -113,7 +115,7 @@ func (s *Store) EnsureNames(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, n := range t.byID {
+	for _, n := range t.all() {
 		if n.parent == nil {
 			continue
 		}
@@ -187,11 +189,11 @@ func (s *Store) Resume(ctx context.Context) error {
 		return err
 	}
 	var errs []error
-	for _, n := range t.byID {
+	for _, n := range t.all() {
 		if !n.stored.Deleting || n.parent != nil && n.parent.Deleting {
 			continue
 		}
-		if err := s.remove(ctx, n); err != nil {
+		if err := s.remove(ctx, t, n); err != nil {
 			s.jobs.update(n.ID, func(p *Progress) { p.Failures, p.LastError = p.Failures+1, clientText(err) })
 			errs = append(errs, fmt.Errorf("namespace %s: %w", n.Path, err))
 			continue
@@ -216,7 +218,7 @@ func clientText(err error) string {
 const longestWait = 2 * time.Minute
 
 // remove empties a namespace and those below it, the innermost first.
-func (s *Store) remove(ctx context.Context, top *Namespace) error {
+func (s *Store) remove(ctx context.Context, t *tree, top *Namespace) error {
 	if s.opts.Requests != nil {
 		s.jobs.update(top.ID, func(p *Progress) { p.Namespace, p.Step = top.Path, "wait for running requests" })
 		waiting, cancel := context.WithTimeout(ctx, longestWait)
@@ -226,7 +228,7 @@ func (s *Store) remove(ctx context.Context, top *Namespace) error {
 			return errors.Join(ctx.Err(), err)
 		}
 	}
-	order := innermostFirst(nil, top)
+	order := innermostFirst(nil, t, top)
 	for i, n := range order {
 		for _, step := range s.opts.Steps {
 			s.jobs.update(top.ID, func(p *Progress) { p.Namespace, p.Step, p.Left = n.Path, step.Name, len(order)-i })
@@ -242,9 +244,9 @@ func (s *Store) remove(ctx context.Context, top *Namespace) error {
 	return nil
 }
 
-func innermostFirst(order []*Namespace, n *Namespace) []*Namespace {
-	for _, child := range n.sorted() {
-		order = innermostFirst(order, child)
+func innermostFirst(order []*Namespace, t *tree, n *Namespace) []*Namespace {
+	for _, child := range t.children(n) {
+		order = innermostFirst(order, t, child)
 	}
 	return append(order, n)
 }

@@ -10,9 +10,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math/big"
-	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -49,10 +47,9 @@ type Namespace struct {
 	// Deleting is set once it, or one it lies in, is being deleted: it does not resolve any more.
 	Deleting bool
 
-	stored   record
-	parent   *Namespace            // nil for root
-	children map[string]*Namespace // by name
-	lock     *Namespace            // the outermost one at or above this that is locked, or nil
+	stored record
+	parent *Namespace // nil for root
+	locked bool
 }
 
 // Name returns the last segment of the path, "" for root.
@@ -63,42 +60,10 @@ func (n *Namespace) Name() string {
 
 // Locked reports whether the namespace or one it lies in is locked. A locked one answers nothing but
 // sys/namespaces/api-lock/unlock.
-func (n *Namespace) Locked() bool { return n.lock != nil }
+func (n *Namespace) Locked() bool { return n.locked }
 
 // depth is the number of namespaces above it.
 func (n *Namespace) depth() int { return strings.Count(n.Path, "/") }
-
-// find returns the namespace at a relative path without outer slashes, also one being deleted, or nil.
-func (n *Namespace) find(path string) *Namespace {
-	for more := path != ""; more && n != nil; {
-		var name string
-		name, path, more = strings.Cut(path, "/")
-		n = n.children[name]
-	}
-	return n
-}
-
-// enter follows the leading segments of path that are namespaces and returns what is left of it.
-func (n *Namespace) enter(path string) (*Namespace, string) {
-	for len(n.children) > 0 {
-		name, rest, _ := strings.Cut(path, "/")
-		child := n.children[name]
-		if child == nil || child.Deleting {
-			break
-		}
-		n, path = child, rest
-	}
-	return n, path
-}
-
-// sorted returns the children by name.
-func (n *Namespace) sorted() []*Namespace {
-	var out []*Namespace
-	for _, name := range slices.Sorted(maps.Keys(n.children)) {
-		out = append(out, n.children[name])
-	}
-	return out
-}
 
 // record is what is stored of a namespace. The id, the path and the parent never change.
 type record struct {

@@ -63,27 +63,23 @@ func (s *Store) describe(n *Namespace) map[string]any {
 }
 
 func (s *Store) serveList(ctx context.Context, req *engines.Request, in *pathInput) (*engines.Response, error) {
-	n, err := s.find(ctx, req.Mount.NamespaceID, in.Path)
-	if err != nil {
-		return nil, err
-	}
-	return s.listed(n, false)
+	return s.listed(ctx, req, in, false)
 }
 
 func (s *Store) serveScan(ctx context.Context, req *engines.Request, in *pathInput) (*engines.Response, error) {
-	n, err := s.find(ctx, req.Mount.NamespaceID, in.Path)
+	return s.listed(ctx, req, in, true)
+}
+
+// listed answers the namespaces right below the one at the path, or all of them.
+func (s *Store) listed(ctx context.Context, req *engines.Request, in *pathInput, all bool) (*engines.Response, error) {
+	t, n, err := s.findIn(ctx, req.Mount.NamespaceID, in.Path)
 	if err != nil {
 		return nil, err
 	}
-	return s.listed(n, true)
-}
-
-// listed answers the namespaces right below n, or all of them.
-func (s *Store) listed(n *Namespace, all bool) (*engines.Response, error) {
 	keys, info := []string{}, map[string]any{}
 	var add func(n *Namespace, above string)
 	add = func(n *Namespace, above string) {
-		for _, child := range n.sorted() {
+		for _, child := range t.children(n) {
 			key := above + child.Name() + "/"
 			keys = append(keys, key)
 			info[key] = s.describe(child)
@@ -108,11 +104,11 @@ func (s *Store) serveRead(ctx context.Context, req *engines.Request, in *pathInp
 }
 
 func (s *Store) exists(ctx context.Context, req *engines.Request) (bool, error) {
-	n, err := s.ByID(ctx, req.Mount.NamespaceID)
+	t, n, err := s.from(ctx, req.Mount.NamespaceID)
 	if err != nil {
 		return false, err
 	}
-	return n.find(strings.Trim(req.Param("path"), "/")) != nil, nil
+	return t.find(n, strings.Trim(req.Param("path"), "/")) != nil, nil
 }
 
 type createInput struct {
@@ -166,11 +162,11 @@ func (s *Store) servePatch(ctx context.Context, req *engines.Request, in *patchI
 }
 
 func (s *Store) serveDelete(ctx context.Context, req *engines.Request, in *pathInput) (*engines.Response, error) {
-	base, err := s.ByID(ctx, req.Mount.NamespaceID)
+	t, base, err := s.from(ctx, req.Mount.NamespaceID)
 	if err != nil {
 		return nil, err
 	}
-	n := base.find(strings.Trim(in.Path, "/"))
+	n := t.find(base, strings.Trim(in.Path, "/"))
 	if n == nil {
 		return &engines.Response{Warnings: []string{"there is no such namespace: nothing was deleted"}}, nil
 	}
@@ -225,14 +221,14 @@ func (s *Store) serveUnlock(ctx context.Context, req *engines.Request, in *unloc
 // serveVisible lists every namespace below that of the request in which the caller may do anything. The paths are
 // relative.
 func (s *Store) serveVisible(ctx context.Context, req *engines.Request, _ *none) (*engines.Response, error) {
-	base, err := s.ByID(ctx, req.Mount.NamespaceID)
+	t, base, err := s.from(ctx, req.Mount.NamespaceID)
 	if err != nil {
 		return nil, err
 	}
 	found := map[string]bool{}
 	var visit func(*Namespace) (bool, error)
 	visit = func(n *Namespace) (any bool, err error) {
-		for _, child := range n.sorted() {
+		for _, child := range t.children(n) {
 			if child.Deleting {
 				continue
 			}

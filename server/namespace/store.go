@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -75,18 +73,12 @@ type Store struct {
 	wake    chan struct{} // capacity 1, level-triggered: something is to be deleted; never closed
 	jobs    jobs
 
-	loading sync.Mutex
+	creating sync.Mutex // one namespace at a time on this node, as each changes its parent's list of mounts
+	loading  sync.Mutex
 
 	mu    sync.Mutex
 	dirty map[string]bool // ids whose entry changed since the tree was built
 	all   bool            // any entry may have changed
-}
-
-// tree is immutable once published.
-type tree struct {
-	version uint64
-	root    *Namespace
-	byID    map[string]*Namespace
 }
 
 // NewStore returns a Store that reads the namespaces when they are first needed.
@@ -102,7 +94,7 @@ func NewStore(o Options) *Store {
 // Clear forgets everything, when the server seals.
 func (s *Store) Clear() {
 	s.Changed(storage.Change{Reset: true})
-	s.tree.Store(&tree{})
+	s.tree.Store(noTree())
 }
 
 // Changed takes every change of the feed. It runs on the apply path and only notes what is stale.
@@ -133,7 +125,7 @@ func (s *Store) current(ctx context.Context) (*tree, error) {
 	defer s.loading.Unlock()
 	old := s.tree.Load()
 	s.mu.Lock()
-	version, all, dirty := s.version.Load(), s.all || old.root == nil, s.dirty
+	version, all, dirty := s.version.Load(), s.all || old.byID.Len() == 0, s.dirty
 	s.all, s.dirty = false, nil
 	s.mu.Unlock()
 	if old.version == version {
@@ -160,70 +152,38 @@ func (s *Store) Load(ctx context.Context) error {
 
 // build reads every entry, or only those that changed, and links them.
 func (s *Store) build(ctx context.Context, old *tree, all bool, dirty map[string]bool) (*tree, error) {
-	records := map[string]record{}
-	if all {
-		entries, err := s.opts.Store.Scan(ctx, namespaces, "", 0)
-		if err != nil {
-			return nil, err
-		}
-		for _, e := range entries {
-			if strings.Contains(e.Key.Path(), "/") {
+	if !all {
+		t := *old
+		for id := range dirty {
+			e, err := s.opts.Store.Get(ctx, recordKey(id))
+			if errors.Is(err, storage.ErrNotFound) {
+				t.remove(id)
 				continue
 			}
-			r, err := decodeRecord(e)
 			if err != nil {
 				return nil, err
 			}
-			records[r.ID] = r
+			if err := t.put(e); err != nil {
+				return nil, err
+			}
 		}
-		return link(records), nil
+		return &t, nil
 	}
-	for id, n := range old.byID {
-		records[id] = n.stored
+	entries, err := s.opts.Store.Scan(ctx, namespaces, "", 0)
+	if err != nil {
+		return nil, err
 	}
-	for id := range dirty {
-		e, err := s.opts.Store.Get(ctx, recordKey(id))
-		if errors.Is(err, storage.ErrNotFound) {
-			delete(records, id)
+	t := noTree()
+	t.link(record{ID: RootID, Path: RootPath})
+	for _, e := range entries {
+		if strings.Contains(e.Key.Path(), "/") {
 			continue
 		}
-		if err != nil {
-			return nil, err
-		}
-		if records[id], err = decodeRecord(e); err != nil {
+		if err := t.put(e); err != nil {
 			return nil, err
 		}
 	}
-	return link(records), nil
-}
-
-// link makes the tree of the entries.
-func link(records map[string]record) *tree {
-	root := &Namespace{ID: RootID, Path: RootPath}
-	delete(records, RootID)
-	t := &tree{root: root, byID: map[string]*Namespace{RootID: root}}
-	byPath := func(a, b record) int { return strings.Compare(a.Path, b.Path) } // what holds others comes first
-	for _, r := range slices.SortedFunc(maps.Values(records), byPath) {
-		n := &Namespace{ID: r.ID, UUID: r.UUID, Path: r.Path, Metadata: r.Metadata, Deleting: r.Deleting, stored: r}
-		t.byID[n.ID] = n
-		if r.Locked {
-			n.lock = n
-		}
-		p := t.byID[r.Parent]
-		if p == nil {
-			continue // known by its id, but out of reach
-		}
-		n.parent, n.Deleting = p, n.Deleting || p.Deleting
-		if p.lock != nil {
-			n.lock = p.lock
-		}
-		if p.children == nil {
-			p.children = map[string]*Namespace{}
-		}
-		p.children[n.Name()] = n
-	}
-	root.stored = record{ID: RootID}
-	return t
+	return t, nil
 }
 
 func notFound() error { return engines.NotFound("namespace not found") }
@@ -236,24 +196,24 @@ func (s *Store) Resolve(ctx context.Context, header, path string) (ns *Namespace
 	if err != nil {
 		return nil, "", err
 	}
-	ns = t.root
+	ns = t.get(RootID)
 	if header = strings.Trim(header, "/"); header != "" && header != RootID {
-		if ns = ns.find(header); ns == nil || ns.Deleting {
+		if ns = t.find(ns, header); ns == nil || ns.Deleting {
 			return nil, "", notFound()
 		}
 	}
-	ns, rest = ns.enter(path)
+	ns, rest = t.enter(ns, path)
 	return ns, rest, nil
 }
 
 // ResolveFrom follows path from the namespace with the id base: leading segments that are namespaces below it are
 // taken, rest is what is left.
 func (s *Store) ResolveFrom(ctx context.Context, base, path string) (id, rest string, err error) {
-	ns, err := s.ByID(ctx, base)
+	t, ns, err := s.from(ctx, base)
 	if err != nil {
 		return "", "", err
 	}
-	ns, rest = ns.enter(strings.TrimPrefix(path, "/"))
+	ns, rest = t.enter(ns, strings.TrimPrefix(path, "/"))
 	return ns.ID, rest, nil
 }
 
@@ -263,26 +223,28 @@ func (s *Store) Everything(ctx context.Context) ([]*Namespace, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := make([]*Namespace, 0, len(t.byID))
-	for _, n := range t.byID {
-		all = append(all, n)
-	}
-	return all, nil
+	return t.all(), nil
 }
 
 // ByID returns a namespace, also one that is being deleted. "" is the root. The error is of KindNotFound.
 func (s *Store) ByID(ctx context.Context, id string) (*Namespace, error) {
+	_, n, err := s.from(ctx, id)
+	return n, err
+}
+
+// from is ByID, with the tree that the namespace is in.
+func (s *Store) from(ctx context.Context, id string) (*tree, *Namespace, error) {
 	t, err := s.current(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if id == "" {
 		id = RootID
 	}
-	if n := t.byID[id]; n != nil {
-		return n, nil
+	if n := t.get(id); n != nil {
+		return t, n, nil
 	}
-	return nil, notFound()
+	return nil, nil, notFound()
 }
 
 // Path returns the full path of a namespace, "" for root and for ids that are not known.
@@ -330,22 +292,22 @@ func (s *Store) Above(ctx context.Context, id string) []string {
 
 // Children returns the namespaces right below one, by name, also those being deleted.
 func (s *Store) Children(ctx context.Context, id string) ([]*Namespace, error) {
-	n, err := s.ByID(ctx, id)
+	t, n, err := s.from(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	return n.sorted(), nil
+	return t.children(n), nil
 }
 
 // At reports whether path, relative to the namespace with this id, falls under a namespace below it, so that no
 // mount can be there. One being deleted still counts.
 func (s *Store) At(ctx context.Context, id, path string) (bool, error) {
-	n, err := s.ByID(ctx, id)
+	t, n, err := s.from(ctx, id)
 	if err != nil {
 		return false, err
 	}
 	name, _, _ := strings.Cut(path, "/")
-	return n.children[name] != nil, nil
+	return t.child(n, name) != nil, nil
 }
 
 // Guard makes it a precondition of tx that the namespace is there and is not being deleted. The error is of
@@ -381,12 +343,11 @@ func get(ctx context.Context, tx *storage.Txn, id string) (record, error) {
 
 // Numbers returns gauges for metrics.
 func (s *Store) Numbers() map[string]float64 {
-	t := s.tree.Load()
-	deleting := 0
-	for _, n := range t.byID {
+	all, deleting := s.tree.Load().all(), 0
+	for _, n := range all {
 		if n.Deleting {
 			deleting++
 		}
 	}
-	return map[string]float64{"namespaces": float64(len(t.byID)), "namespaces_deleting": float64(deleting)}
+	return map[string]float64{"namespaces": float64(len(all)), "namespaces_deleting": float64(deleting)}
 }
