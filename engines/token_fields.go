@@ -17,7 +17,7 @@ type TokenFields struct {
 	AliasMetadata        StringMap  `json:"alias_metadata" help:"Metadata of the entity alias of each login." max:"64"`
 	TokenTTL             Duration   `json:"token_ttl" help:"Initial lifetime of the token; 0 is the mount's default."`
 	TokenMaxTTL          Duration   `json:"token_max_ttl" help:"Longest lifetime of the token, renewals included; 0 is the mount's maximum."`
-	TokenPolicies        StringList `json:"token_policies" form:"name" help:"Policies of the token." max:"256"`
+	TokenPolicies        StringList `json:"token_policies" form:"name" help:"Policies of the token." max:"1024"`
 	TokenBoundCIDRs      StringList `json:"token_bound_cidrs" form:"network" help:"Addresses and networks that may log in and use the token." max:"256"`
 	TokenExplicitMaxTTL  Duration   `json:"token_explicit_max_ttl" help:"A limit of the lifetime that later changes of the mount do not lift; 0 is none."`
 	TokenNoDefaultPolicy bool       `json:"token_no_default_policy" help:"Leave the default policy out."`

@@ -190,7 +190,7 @@ func (m *Manager) draft(r Registration) (*record.Record, Info, error) {
 		r.NamespaceID = record.RootNamespace
 	}
 	rec := &record.Record{
-		ID: newID(r), Namespace: r.NamespaceID, Mount: r.MountUUID, MountPath: r.MountPath, Path: r.Path, Token: r.TokenKey,
+		ID: newID(r, now), Namespace: r.NamespaceID, Mount: r.MountUUID, MountPath: r.MountPath, Path: r.Path, Token: r.TokenKey,
 		Kind: r.Lease.Kind, Internal: r.Lease.Internal, Renewable: r.Lease.Renewable, Until: r.TokenExpiresAt.Round(0), IssuedAt: now,
 	}
 	rec.ExpiresAt, rec.IndexedAt = now, now
@@ -215,13 +215,13 @@ func (m *Manager) draft(r Registration) (*record.Record, Info, error) {
 	return rec, Info{ID: rec.ID, TTL: ttl, Renewable: rec.Renewable, Warnings: warnings}, nil
 }
 
-// newID returns "<mount path><path>/<random>", with the namespace's id at the end outside the root namespace.
-func newID(r Registration) string {
+// newID returns "<mount path><path>/<time><random>", with the namespace's id at the end outside the root namespace.
+func newID(r Registration, now time.Time) string {
 	id := r.MountPath + r.Path
 	if id != "" && id[len(id)-1] != '/' {
 		id += "/"
 	}
-	if id += rand.Text(); r.NamespaceID != record.RootNamespace {
+	if id += storage.TimeText(now) + rand.Text(); r.NamespaceID != record.RootNamespace {
 		id += "." + r.NamespaceID
 	}
 	return id

@@ -15,7 +15,7 @@ import (
 // TestRevokeMountTriesOnce looks that leases which a broken engine keeps are not met again where they have been put to
 // be tried later.
 func TestRevokeMountTriesOnce(t *testing.T) {
-	const page, count = 512, 1300 // more names than are read at a time
+	const page, count = 128, 330 // more names than are read at a time
 	defer lease.SetNamesPage(page)()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)

@@ -2,4 +2,4 @@
 
 package lease_test
 
-const many = 8_000
+const many = 4_500

@@ -115,7 +115,7 @@ func (s *Store) createBatch(ctx context.Context, e *Entry) (string, error) {
 }
 
 func (s *Store) batchKey(ctx context.Context, token string) (string, error) {
-	hash, err := s.hash(ctx, secret.BatchDomain, token)
+	hash, err := s.name(ctx, secret.BatchDomain, token)
 	return batchKeyPrefix + hash, err
 }
 

@@ -103,19 +103,19 @@ func (s *Store) entry(p Params) *Entry {
 		e.Type = typeService
 		fallthrough
 	default:
-		e.Accessor = secret.NewAccessor(e.Namespace)
+		e.Accessor = secret.NewAccessor(e.Namespace, s.begins(e))
 	}
 	return e
 }
 
 func (s *Store) createService(ctx context.Context, e *Entry, p Params) (token string, err error) {
 	if token = p.ID; token == "" {
-		token = secret.NewToken(e.Namespace)
+		token = secret.NewToken(e.Namespace, s.begins(e))
 	}
-	if e.Key, err = s.hash(ctx, secret.TokenDomain, token); err != nil {
+	if e.Key, err = s.name(ctx, secret.TokenDomain, token); err != nil {
 		return "", err
 	}
-	accessor, err := s.hash(ctx, secret.AccessorDomain, e.Accessor)
+	accessor, err := s.name(ctx, secret.AccessorDomain, e.Accessor)
 	if err != nil {
 		return "", err
 	}
@@ -123,13 +123,28 @@ func (s *Store) createService(ctx context.Context, e *Entry, p Params) (token st
 	if p.Also != nil {
 		also = p.Also(e.Key)
 	}
-	if err := s.insert(ctx, e, accessor, also); err != nil {
+	if err := s.insert(ctx, e, accessor, p.ID != "", also); err != nil {
 		s.tally.Doubt(err, s.now())
 		return "", err
 	}
 	s.created.Add(1)
 	s.tally.Add(e, 1)
 	return token, nil
+}
+
+// begins returns the time that a token and its accessor begin with; zero: none. Root tokens have none, as they are to have the length of a
+// one-time password.
+func (s *Store) begins(e *Entry) time.Time {
+	if e.Root() {
+		return time.Time{}
+	}
+	if !s.agreed.Load() && s.opts.Members != nil {
+		if !s.opts.Members.FormatsAgreed() {
+			return time.Time{}
+		}
+		s.agreed.Store(true)
+	}
+	return e.CreatedAt
 }
 
 // CreateRoot creates a root token that never expires. id is the token itself; "" makes a random one.
@@ -139,7 +154,7 @@ func (s *Store) CreateRoot(ctx context.Context, id string) (engines.Sensitive, e
 }
 
 // insert writes the entry, all its index entries and what goes with it in one batch.
-func (s *Store) insert(ctx context.Context, e *Entry, accessor string, also []storage.Put) error {
+func (s *Store) insert(ctx context.Context, e *Entry, accessor string, given bool, also []storage.Put) error {
 	for {
 		_, err := storage.Update(ctx, s.store, func(t *storage.Txn) error {
 			if e.Parent != "" {
@@ -153,10 +168,12 @@ func (s *Store) insert(ctx context.Context, e *Entry, accessor string, also []st
 				t.Expect(record.IDKey(e.Parent), parent.Version)
 				t.Put(record.ChildKey(e.Parent, e.Key), record.Present)
 			}
-			if _, err := t.Get(ctx, record.IDKey(e.Key)); err == nil {
-				return engines.Invalid("cannot create a token with a duplicate ID")
-			} else if !errors.Is(err, storage.ErrNotFound) {
-				return err
+			if given {
+				if _, err := t.Get(ctx, record.IDKey(e.Key)); err == nil {
+					return engines.Invalid("cannot create a token with a duplicate ID")
+				} else if !errors.Is(err, storage.ErrNotFound) {
+					return err
+				}
 			}
 			record.Put(t, e, time.Time{})
 			t.Put(record.AccessorKey(accessor), e.Ref().Encode())
@@ -171,16 +188,6 @@ func (s *Store) insert(ctx context.Context, e *Entry, accessor string, also []st
 	}
 }
 
-// Limits of what a token may carry.
-const (
-	maxPolicies    = 256
-	maxPolicyBytes = 512
-	maxMeta        = 64
-	maxMetaKey     = 128
-	maxMetaValue   = 512
-	maxNameBytes   = 512
-)
-
 // check reports what is wrong with a token that is to be created.
 func check(e *Entry, p Params) error {
 	switch {
@@ -191,26 +198,8 @@ func check(e *Entry, p Params) error {
 			return err
 		}
 	}
-	switch {
-	case len(e.Policies) > maxPolicies:
-		return engines.Invalid("a token has at most %d policies", maxPolicies)
-	case slices.ContainsFunc(e.Policies, func(p string) bool { return len(p) > maxPolicyBytes }):
-		return engines.Invalid("a policy name is longer than %d bytes", maxPolicyBytes)
-	case e.Root() && e.Namespace != RootNamespace:
-		return engines.Invalid("root tokens may not be created outside the root namespace")
-	case len(e.Meta) > maxMeta:
-		return engines.Invalid("a token has at most %d entries of metadata", maxMeta)
-	case len(e.DisplayName) > maxNameBytes:
-		return engines.Invalid("the display name is longer than %d bytes", maxNameBytes)
-	case e.NumUses < 0:
-		return engines.Invalid("number of uses cannot be negative")
-	case e.Period < 0 || e.ExplicitMaxTTL < 0 || e.MaxTTL < 0:
-		return engines.Invalid("durations cannot be negative")
-	}
-	for k, v := range e.Meta {
-		if len(k) > maxMetaKey || len(v) > maxMetaValue {
-			return engines.Invalid("keys of metadata have at most %d bytes, values %d", maxMetaKey, maxMetaValue)
-		}
+	if err := e.Check(); err != nil {
+		return err
 	}
 	return checkID(p.ID)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/coffer-project/coffer/storage"
 )
 
-// hash returns the name that a token or accessor is stored under.
-func (s *Store) hash(ctx context.Context, domain, text string) (string, error) {
+// name returns what a token or an accessor is stored under.
+func (s *Store) name(ctx context.Context, domain, text string) (string, error) {
 	h, err := s.hasher.Get(ctx, record.HashKey, func(ctx context.Context) (*secret.Hasher, error) {
 		e, err := s.store.Get(ctx, record.HashKey)
 		return secret.NewHasher(e.Value), err
@@ -24,7 +24,7 @@ func (s *Store) hash(ctx context.Context, domain, text string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("reading the key of the token hashes: %w", err)
 	}
-	return h.Hash(domain, text), nil
+	return h.Name(domain, text), nil
 }
 
 // InitPuts returns what a new cluster begins with: a random key for the hashes.

@@ -1,14 +1,14 @@
 package token
 
 import (
-	"github.com/coffer-project/coffer/server/token/role"
-
 	"context"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
+	"github.com/coffer-project/coffer/server/token/record"
+	"github.com/coffer-project/coffer/server/token/role"
 )
 
 // CreateLogin makes the token of a successful login. m is the auth mount, mountType the token type in its
@@ -65,8 +65,8 @@ func loginType(mount, role string) string {
 func loginName(m engines.Mount, name string) string {
 	where := strings.TrimSuffix(strings.TrimPrefix(m.Path, "auth/"), "/")
 	full := strings.ReplaceAll(where, "/", "-") + "-" + name
-	if len(full) > maxNameBytes {
-		full = strings.ToValidUTF8(full[:maxNameBytes], "")
+	if len(full) > record.MaxNameBytes {
+		full = strings.ToValidUTF8(full[:record.MaxNameBytes], "")
 	}
 	return strings.Trim(full, "-")
 }

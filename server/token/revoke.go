@@ -190,7 +190,7 @@ func (s *Store) remove(ctx context.Context, tokens []*Entry) error {
 			} else if err != nil {
 				return nil, err
 			}
-			accessor, err := s.hash(ctx, secret.AccessorDomain, e.Accessor)
+			accessor, err := s.name(ctx, secret.AccessorDomain, e.Accessor)
 			if err != nil {
 				return nil, err
 			}

@@ -153,7 +153,7 @@ func TestInterruptedRevocationIsFinished(t *testing.T) {
 
 // While a tree is revoked, others keep adding to it. Nothing of it may survive.
 func TestRevokeAgainstCreate(t *testing.T) {
-	for range 6 {
+	for range 3 {
 		w := newWorld(t)
 		top := w.create(token.Params{})
 		var mu sync.Mutex

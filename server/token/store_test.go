@@ -129,6 +129,37 @@ func isInvalidInput(err error) bool {
 	return errors.As(err, &e) && e.Kind == engines.KindInvalid
 }
 
+// later are members of which one is of an earlier version at first.
+type later struct{ agreed bool }
+
+func (l *later) FormatsAgreed() bool { return l.agreed }
+
+// TestMembersOfAnEarlierVersion find every token by its hash alone. What they have made is found for good.
+func TestMembersOfAnEarlierVersion(t *testing.T) {
+	members := &later{}
+	w := newWorld(t, func(o *token.Options) { o.Members = members })
+	before := w.create(token.Params{Policies: []string{"a"}, TTL: time.Hour})
+	members.agreed = true
+	after := w.create(token.Params{Parent: before.Entry.Key, Policies: []string{"a"}})
+	root := w.create(token.Params{Policies: []string{"root"}})
+	for what, c := range map[string]struct {
+		token.Created
+		longer int
+	}{"before": {before, 0}, "after": {after, 8}, "a root token": {root, 0}} {
+		if text, accessor, key := c.Token.Reveal(), c.Entry.Accessor, c.Entry.Key; len(text) != 100+c.longer || len(accessor) != 24+c.longer || len(key) != 43+c.longer {
+			t.Errorf("%s: a token of %d characters, with the accessor %s, under %s", what, len(text), accessor, key)
+		}
+		w.wantValid(what, c.Created)
+		if e, err := w.LookupAccessor(t.Context(), c.Entry.Accessor); err != nil || e.Key != c.Entry.Key {
+			t.Errorf("%s: LookupAccessor = %v, %v", what, e, err)
+		}
+	}
+	if err := w.Revoke(t.Context(), before.Entry.Key); err != nil {
+		t.Fatal(err)
+	}
+	w.wantInvalid("its child", after)
+}
+
 func TestCreateAndLookup(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
@@ -136,10 +167,10 @@ func TestCreateAndLookup(t *testing.T) {
 		Policies: []string{"B", "a", " a ", ""}, Meta: map[string]string{"k": "v"}, DisplayName: "somebody", NumUses: 3, TTL: time.Hour,
 		EntityID: "e", BoundCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Role: "r",
 	})
-	if !regexp.MustCompile(`^hvs\.[A-Za-z0-9_-]{96}$`).MatchString(c.Token.Reveal()) {
+	if !regexp.MustCompile(`^hvs\.[A-Za-z0-9_-]{104}$`).MatchString(c.Token.Reveal()) {
 		t.Error("the token does not look like one")
 	}
-	if !regexp.MustCompile(`^[A-Za-z0-9]{24}$`).MatchString(c.Entry.Accessor) {
+	if !regexp.MustCompile(`^[A-Za-z0-9]{32}$`).MatchString(c.Entry.Accessor) {
 		t.Errorf("accessor %q", c.Entry.Accessor)
 	}
 	w.Clear() // from storage, not from memory
@@ -328,13 +359,18 @@ func TestCreateRefuses(t *testing.T) {
 	w := newWorld(t)
 	long := strings.Repeat("x", 1000)
 	meta := map[string]string{}
-	var policies []string
-	for i := range 300 {
+	var policies, wide []string
+	for i := range 1025 {
 		meta[fmt.Sprint(i)] = "v"
 		policies = append(policies, fmt.Sprint(i))
+		wide = append(wide, fmt.Sprintf("%0500d", i))
+	}
+	if _, err := w.Create(t.Context(), token.Params{Policies: policies[:1024]}); err != nil {
+		t.Errorf("1,024 policies: %v", err)
 	}
 	for name, p := range map[string]token.Params{
 		"too many policies":  {Policies: policies},
+		"much in policies":   {Policies: wide[:300]},
 		"long policy":        {Policies: []string{long}},
 		"root elsewhere":     {Policies: []string{"root"}, Namespace: "ns1"},
 		"much metadata":      {Meta: meta},

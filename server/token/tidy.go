@@ -79,7 +79,7 @@ func (s *Store) tidyTokens(ctx context.Context, namespace string, r *TidyResult)
 				return err
 			}
 		}
-		hash, err := s.hash(ctx, secret.AccessorDomain, e.Accessor)
+		hash, err := s.name(ctx, secret.AccessorDomain, e.Accessor)
 		if err != nil {
 			return err
 		}

@@ -70,6 +70,7 @@ type Options struct {
 	Namespaces    Namespaces // nil: none lies below another, and all paths are ""
 	Identity      Identity   // nil: entities have no policies
 	Quotas        Quotas     // nil: there are none
+	Members       Members    // nil: all are of this version
 	// Background runs work beside requests; nil: work is called at once, with the request's context.
 	Background Background
 	// Logger is told what background work did; nil discards.
@@ -119,6 +120,12 @@ type Quotas interface {
 	AdmitToken(ctx context.Context, namespace, path, role string, bytes int64) error
 }
 
+// Members are those of the cluster: they find tokens and accessors that begin with their time, or not yet.
+type Members interface {
+	// FormatsAgreed reports whether every one knows what this version stores. Once it does, it is not asked again.
+	FormatsAgreed() bool
+}
+
 // Background runs work for as long as this node is the active one, and ends its context then. Start calls work in any case, with an
 // ended context if need be.
 type Background interface {
@@ -134,6 +141,7 @@ type Store struct {
 	entries *storage.Cache[*Entry]
 	hasher  *storage.Cache[*secret.Hasher]
 	tally   tally.Tally
+	agreed  atomic.Bool            // Members have
 	opened  *storage.Cache[*Entry] // batch tokens, by Key
 	sealer  *storage.Cache[*batch.Sealer]
 	roles   *role.Store
@@ -229,7 +237,7 @@ func (s *Store) Lookup(ctx context.Context, token string) (*Entry, error) {
 	if token == "" || len(token) > secret.MaxBytes {
 		return nil, ErrInvalid
 	}
-	key, err := s.hash(ctx, secret.TokenDomain, token)
+	key, err := s.name(ctx, secret.TokenDomain, token)
 	if err != nil {
 		return nil, err
 	}
@@ -266,7 +274,7 @@ func (s *Store) LookupAccessor(ctx context.Context, accessor string) (*Entry, er
 	if accessor == "" || len(accessor) > secret.MaxBytes {
 		return nil, ErrInvalid
 	}
-	id, err := s.hash(ctx, secret.AccessorDomain, accessor)
+	id, err := s.name(ctx, secret.AccessorDomain, accessor)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -52,7 +53,9 @@ func writeSample(t *testing.T, path string) []string {
 		w := begin(t, s)
 		for i := range 60 {
 			key := fmt.Sprintf("s/area/%02d/%s", i, strings.Repeat("k", i%7*9))
-			keys = append(keys, key, key+"x", key[:8])
+			if round == 0 {
+				keys = append(keys, key, key+"x", key[:8])
+			}
 			w.Put(key, record.New(record.Header{Version: uint64(round + 1)}, []byte(strings.Repeat(string(rune('a'+round)), 40+i))))
 		}
 		w.Put("s/area/big", record.New(record.Header{Version: uint64(round + 1)}, make([]byte, 9000)))
@@ -62,7 +65,8 @@ func writeSample(t *testing.T, path string) []string {
 		mustFlush(t, s)
 	}
 	mustClose(t, s)
-	return append(keys, "s/area/copied")
+	slices.Sort(keys)
+	return append(slices.Compact(keys), "s/area/copied")
 }
 
 // checkDamaged opens a damaged copy: it must be refused by name, or give exactly the answers of the original.
@@ -141,7 +145,7 @@ func TestDamage(t *testing.T) {
 				bits = append(bits, (page*4096+at)*8+rng.IntN(8))
 			}
 		}
-		for range 300 {
+		for range 150 {
 			bits = append(bits, rng.IntN(inUse*8))
 		}
 	}
@@ -154,7 +158,7 @@ func TestDamage(t *testing.T) {
 	for _, size := range []int{0, 1, 511, 512, 4095, 4096, 4097, 8191, 8192, inUse - 4096, inUse - 1, inUse, inUse + 1, len(content) - 1} {
 		checkDamaged(t, fmt.Sprintf("cut to %d bytes", size), path, content[:size], keys, want)
 	}
-	for range 100 {
+	for range 40 {
 		size := rng.IntN(inUse)
 		checkDamaged(t, fmt.Sprintf("cut to %d bytes", size), path, content[:size], keys, want)
 	}

@@ -106,11 +106,11 @@ func TestTrustAfterCrashes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	dir, want := t.TempDir(), map[string][]byte{}
 	s := openIn(t, dir)
-	changes(t, s, want, 3000, 2000, rng)
+	changes(t, s, want, 1500, 1000, rng)
 	s.saveNow(t)
-	for round := range 40 {
+	for round := range 30 {
 		for range rng.IntN(4) {
-			changes(t, s, want, 1+rng.IntN(60), 2000, rng)
+			changes(t, s, want, 1+rng.IntN(60), 1000, rng)
 			if rng.IntN(3) == 0 {
 				s.saveNow(t)
 			}
@@ -153,7 +153,7 @@ var killed = os.Getenv("COFFER_TEST_KILLED")
 
 // step changes the same things for the same index.
 func step(want map[string][]byte, index uint64, put func(key string, rec []byte)) {
-	edit(want, index, 60, 3000, rand.New(rand.NewPCG(11, index)), put)
+	edit(want, index, 60, 1500, rand.New(rand.NewPCG(11, index)), put)
 }
 
 // fold makes the next step durable.
@@ -194,7 +194,7 @@ func TestTrustAfterKill(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for range 12 {
+	for range 8 {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestTrustAfterKill$")
 		cmd.Env = append(os.Environ(), "COFFER_TEST_KILLED="+dir)
 		out, err := cmd.StdoutPipe()
@@ -238,7 +238,7 @@ func TestTrustAfterKill(t *testing.T) {
 // However many records there are, opening the file reads the same few pages; after a crash those that have changed as well.
 func TestTrustReadsFewPages(t *testing.T) {
 	var read []int64
-	for _, records := range []int{2_000, 40_000} {
+	for _, records := range []int{2_000, 15_000} {
 		rng := rand.New(rand.NewPCG(3, 4))
 		dir, want := t.TempDir(), map[string][]byte{}
 		s := openIn(t, dir)
@@ -276,7 +276,7 @@ func TestTrustFindsDamage(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	dir, want := t.TempDir(), map[string][]byte{}
 	s := openIn(t, dir)
-	changes(t, s, want, 3000, 2000, rng)
+	changes(t, s, want, 1500, 1000, rng)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +288,7 @@ func TestTrustFindsDamage(t *testing.T) {
 	}
 	keys := slices.Sorted(maps.Keys(want))
 	refused, later, harmless := 0, 0, 0
-	for round := range 40 {
+	for round := range 30 {
 		bad := copyDir(t, dir)
 		path := filepath.Join(bad, "state.db")
 		flip(t, &Store{path: path}, used[rng.IntN(len(used))]*pageSize*8+rng.Int64N(pageSize*8))
@@ -347,7 +347,7 @@ func TestTrustFindsDamage(t *testing.T) {
 			harmless++
 		}
 	}
-	if later < 20 || harmless > later/2 {
+	if later < 15 || harmless > later/2 {
 		t.Errorf("%d files were refused, damage was found in %d, in %d it was harmless: the file has too little in it", refused, later, harmless)
 	}
 }
@@ -455,14 +455,14 @@ func TestTrustWhileWriting(t *testing.T) {
 	rng := rand.New(rand.NewPCG(9, 10))
 	dir, want := t.TempDir(), map[string][]byte{}
 	s := openIn(t, dir)
-	changes(t, s, want, 20_000, 10_000, rng)
-	for round := range 6 {
+	changes(t, s, want, 6_000, 3_000, rng)
+	for round := range 4 {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
 		s = openIn(t, dir)
 		for range 10 {
-			changes(t, s, want, 200, 10_000, rng)
+			changes(t, s, want, 200, 3_000, rng)
 		}
 		if round%2 == 0 {
 			var readers sync.WaitGroup

@@ -363,7 +363,7 @@ func (m *logModel) check(step string) {
 
 // Whatever happens to a node, what the log has from its beginning on gives the state of the kept keys.
 func TestLogGivesTheState(t *testing.T) {
-	for seed := range uint64(12) {
+	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			m := newLogModel(t, seed)

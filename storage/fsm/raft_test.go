@@ -36,8 +36,8 @@ func newServer(t *testing.T, id string) *server {
 func (s *server) config() *raft.Config {
 	c := raft.DefaultConfig()
 	c.LocalID = s.id
-	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = 100*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
-	c.CommitTimeout = 5 * time.Millisecond
+	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = 700*time.Millisecond, 700*time.Millisecond, 700*time.Millisecond
+	c.CommitTimeout = 20 * time.Millisecond
 	c.TrailingLogs = 0
 	c.NoSnapshotRestoreOnStart = true
 	c.Logger = hclog.NewNullLogger()

@@ -79,7 +79,7 @@ func TestDamagedStreams(t *testing.T) {
 			t.Errorf("%s: VerifySnapshot = %v, want a CorruptError", what, err)
 		}
 	}
-	for bit := range len(stream) * 8 {
+	for bit := 0; bit < len(stream)*8; bit += 3 {
 		b := bytes.Clone(stream)
 		b[bit/8] ^= 1 << (bit % 8)
 		check(fmt.Sprintf("bit %d of byte %d", bit%8, bit/8), b)
@@ -92,7 +92,7 @@ func TestDamagedStreams(t *testing.T) {
 
 	long, _ := sampleStream(t, 5000)
 	rng := rand.New(rand.NewPCG(1, 1))
-	for range 200 {
+	for range 60 {
 		bit := rng.IntN(len(long) * 8)
 		long[bit/8] ^= 1 << (bit % 8)
 		check(fmt.Sprintf("long: bit %d of byte %d", bit%8, bit/8), long)
@@ -252,7 +252,7 @@ func FuzzSnapshotStream(f *testing.F) {
 
 // The checksum of a block stops a damaged install at once, not after gigabytes.
 func TestDamageIsNoticedEarly(t *testing.T) {
-	stream, _ := sampleStream(t, 10000)
+	stream, _ := sampleStream(t, 5000)
 	stream[bytes.Index(stream, []byte("value 1"))] ^= 1 // no rule but the checksum forbids it
 	r := bytes.NewReader(stream)
 	if _, _, err := fsm.VerifySnapshot(r, ""); err == nil {

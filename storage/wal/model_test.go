@@ -238,7 +238,7 @@ func (m *machine) crash(base storage.Index) {
 // Through crashes at every kind of moment, the log never lacks a record that the durable state has, never has a wrong
 // one, and loses nothing that it need not.
 func TestModel(t *testing.T) {
-	seeds := 15
+	seeds := 8
 	if n, err := strconv.Atoi(os.Getenv("COFFER_WAL_SEEDS")); err == nil {
 		seeds = n
 	}

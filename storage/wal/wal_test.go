@@ -336,7 +336,7 @@ func TestWait(t *testing.T) {
 
 // Readers follow a writer from memory and from files, while segments come and go.
 func TestConcurrent(t *testing.T) {
-	const last = 4000
+	const last = 2000
 	l := mustOpen(t, t.TempDir(), Options{SegmentBytes: 20_000, MaxBytes: 150_000, MemoryBytes: 4000, open: openUnsynced})
 	must(t, l.Begin(0))
 	var group sync.WaitGroup

@@ -16,7 +16,7 @@ import (
 
 type createInput struct {
 	ID              engines.Sensitive  `json:"id" help:"The token to create, instead of a random one. Needs sudo."`
-	Policies        engines.StringList `json:"policies" form:"name" max:"256" help:"Policies of the token; those of the caller if the field is absent."`
+	Policies        engines.StringList `json:"policies" form:"name" max:"1024" help:"Policies of the token; those of the caller if the field is absent."`
 	Meta            engines.StringMap  `json:"meta" max:"64" help:"Texts for the audit log."`
 	NoParent        bool               `json:"no_parent" help:"Make the token an orphan. Needs sudo."`
 	NoDefaultPolicy bool               `json:"no_default_policy" help:"Leave the default policy out."`

@@ -10,7 +10,11 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"hash"
+	"strings"
 	"sync"
+	"time"
+
+	"github.com/coffer-project/coffer/storage"
 )
 
 // Tokens and accessors are hashed apart, so that one can never stand for the other.
@@ -20,6 +24,8 @@ const (
 	BatchDomain    = "b"
 )
 
+const hashChars = 43 // in base64
+
 // Hasher makes keyed hashes. It keeps the machines it made, as setting one up costs more than a hash.
 type Hasher struct{ machines sync.Pool }
 
@@ -28,7 +34,7 @@ type machine struct {
 	mac  hash.Hash
 	in   []byte
 	sum  [sha256.Size]byte
-	text [43]byte // sum in base64
+	text [storage.TimeTextBytes + hashChars]byte
 }
 
 // NewHasher returns a Hasher with this key.
@@ -37,20 +43,44 @@ func NewHasher(key []byte) *Hasher {
 }
 
 // Hash returns the keyed hash of a text of a domain.
-func (h *Hasher) Hash(domain, text string) string {
+func (h *Hasher) Hash(domain, text string) string { return h.hash("", domain, text) }
+
+// Name returns what a text of a domain is stored under: its hash, after the time that a service token or an accessor begins with. So those
+// that are made one after the other are stored side by side, in a few pages. Texts of earlier versions have no time.
+func (h *Hasher) Name(domain, text string) string { return h.hash(begins(domain, text), domain, text) }
+
+// hash returns the keyed hash behind at, which is at most storage.TimeTextBytes long.
+func (h *Hasher) hash(at, domain, text string) string {
 	m := h.machines.Get().(*machine)
 	defer h.machines.Put(m)
 	m.in = append(append(m.in[:0], domain...), text...)
 	m.mac.Reset()
 	m.mac.Write(m.in) // a hash takes everything
 	clear(m.in)       // it was a token
-	base64.RawURLEncoding.Encode(m.text[:], m.mac.Sum(m.sum[:0]))
-	return string(m.text[:])
+	n := copy(m.text[:], at)
+	base64.RawURLEncoding.Encode(m.text[n:n+hashChars], m.mac.Sum(m.sum[:0]))
+	return string(m.text[:n+hashChars])
+}
+
+func begins(domain, text string) string {
+	ours, chars := true, accessorChars
+	if domain == TokenDomain { // those that their creator chose have no dot
+		text, ours = strings.CutPrefix(text, tokenPrefix)
+		chars = tokenChars
+	}
+	if text, _, _ = strings.Cut(text, "."); !ours || len(text) != chars || strings.Trim(text[:storage.TimeTextBytes], storage.Alphabet) != "" {
+		return ""
+	}
+	return text[:storage.TimeTextBytes]
 }
 
 const (
 	tokenPrefix = "hvs."
 	MaxBytes    = 512
+
+	randomChars   = 24 // of an accessor
+	accessorChars = storage.TimeTextBytes + randomChars
+	tokenChars    = storage.TimeTextBytes + 96
 )
 
 // suffix is how the tokens and accessors of a namespace end, for clients that tell it by that. Root's have none.
@@ -61,18 +91,25 @@ func suffix(namespace string) string {
 	return "." + namespace
 }
 
-// NewToken returns a fresh service token: "hvs.", 96 characters of base64url, and what says its namespace.
-func NewToken(namespace string) string {
+// NewToken returns a fresh service token: "hvs.", its time unless that is zero, 96 random characters of base64url, and what says its namespace.
+func NewToken(namespace string, at time.Time) string {
 	var b [72]byte
 	rand.Read(b[:])
-	return tokenPrefix + base64.RawURLEncoding.EncodeToString(b[:]) + suffix(namespace)
+	return tokenPrefix + timeText(at) + base64.RawURLEncoding.EncodeToString(b[:]) + suffix(namespace)
 }
 
-const accessorAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+// timeText is nothing for the zero time.
+func timeText(at time.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return storage.TimeText(at)
+}
 
-// NewAccessor returns 24 random letters and digits, about 142 bits, and what says its namespace.
-func NewAccessor(namespace string) string {
-	out := make([]byte, 0, 24)
+// NewAccessor returns its time unless that is zero, 24 random letters and digits, about 142 bits, and what says its namespace.
+func NewAccessor(namespace string, at time.Time) string {
+	begin := timeText(at)
+	out := append(make([]byte, 0, accessorChars), begin...)
 	var b [32]byte
 	for {
 		rand.Read(b[:])
@@ -80,7 +117,7 @@ func NewAccessor(namespace string) string {
 			if c >= 248 { // 4 × 62: beyond, some characters would be likelier than others
 				continue
 			}
-			if out = append(out, accessorAlphabet[c%62]); len(out) == cap(out) {
+			if out = append(out, storage.Alphabet[c%62]); len(out) == len(begin)+randomChars {
 				return string(out) + suffix(namespace)
 			}
 		}

@@ -2,22 +2,54 @@ package secret_test
 
 import (
 	"regexp"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/coffer-project/coffer/server/token/secret"
 )
 
 func TestTextsAreOfTheirForm(t *testing.T) {
+	now := time.UnixMilli(1_795_000_000_123)
 	for range 100 {
-		if text := secret.NewToken("root"); !regexp.MustCompile(`^hvs\.[\w-]{96}$`).MatchString(text) {
-			t.Fatalf("a token is %q", text)
-		}
-		if text := secret.NewAccessor("root"); !regexp.MustCompile(`^[A-Za-z0-9]{24}$`).MatchString(text) {
-			t.Fatalf("an accessor is %q", text)
+		for at, begins := range map[time.Time]string{{}: "", now: "0VbK14TD"} {
+			if text := secret.NewToken("root", at); !regexp.MustCompile(`^hvs\.` + begins + `[\w-]{96}$`).MatchString(text) {
+				t.Fatalf("a token is %q", text)
+			}
+			if text := secret.NewAccessor("ns1", at); !regexp.MustCompile(`^` + begins + `[A-Za-z0-9]{24}\.ns1$`).MatchString(text) {
+				t.Fatalf("an accessor is %q", text)
+			}
 		}
 	}
-	if secret.NewToken("root") == secret.NewToken("root") || secret.NewAccessor("root") == secret.NewAccessor("root") {
+	if secret.NewToken("root", now) == secret.NewToken("root", now) || secret.NewAccessor("root", now) == secret.NewAccessor("root", now) {
 		t.Error("two are equal")
+	}
+}
+
+// TestNamesInOrder: what is made later is stored behind; of what has no time, the name is the hash alone.
+func TestNamesInOrder(t *testing.T) {
+	h := secret.NewHasher([]byte("key"))
+	makers := map[string]func(string, time.Time) string{secret.TokenDomain: secret.NewToken, secret.AccessorDomain: secret.NewAccessor}
+	for domain, make := range makers {
+		last := ""
+		for _, at := range []int64{1, 61, 62, 63, 1_795_000_000_123, 1_795_000_000_124, 4_000_000_000_000} {
+			text := make("ns1", time.UnixMilli(at))
+			name := h.Name(domain, text)
+			if name <= last || !strings.HasSuffix(name, h.Hash(domain, text)) || name != h.Name(domain, text) {
+				t.Errorf("%s at %d is stored at %q, behind %q", text, at, name, last)
+			}
+			last = name
+		}
+		for _, text := range []string{make("root", time.Time{}), make("ns1", time.Time{}), "", "hvs.", strings.Repeat("x", 103), "hvs." + strings.Repeat("/", 104), strings.Repeat("é", 16)} {
+			if h.Name(domain, text) != h.Hash(domain, text) {
+				t.Errorf("%q is stored under %q", text, h.Name(domain, text))
+			}
+		}
+	}
+	for _, own := range []string{strings.Repeat("a", 32), strings.Repeat("a", 104), "hvs-" + strings.Repeat("a", 104)} {
+		if h.Name(secret.TokenDomain, own) != h.Hash(secret.TokenDomain, own) {
+			t.Errorf("a token of one's own choice, %q, is stored under %q", own, h.Name(secret.TokenDomain, own))
+		}
 	}
 }
 
