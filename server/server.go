@@ -183,7 +183,7 @@ func New(o Options) *Server {
 	s.identity = identity.NewStore(identity.Options{Store: store, Mounts: s.mounts, Namespaces: s.namespaces})
 	s.tokens = token.New(token.Options{
 		Store: store, Dependents: dependents{s}, Logins: s.logins, BatchKeys: s.keys, BatchKeyEntry: setkeys.Entry,
-		Namespaces: s.namespaces, Identity: s.rights, Quotas: s.quotas, Background: &s.background,
+		Namespaces: s.namespaces, Identity: s.rights, Quotas: s.quotas, Background: &s.background, Members: host{s},
 		DefaultTTL: o.DefaultLeaseTTL, MaxTTL: o.MaxLeaseTTL, Logger: o.Logger,
 	})
 	s.wraps = wrapping.NewStore(store, s.tokens)

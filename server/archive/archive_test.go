@@ -5,11 +5,12 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -42,10 +43,14 @@ func openSums(sealed []byte) ([]byte, error) {
 	return sums, nil
 }
 
-// random returns bytes that do not compress, the same ones for the same size.
+// random returns bytes that do not compress, always the same ones.
 func random(size int) []byte {
 	b := make([]byte, size)
-	rand.NewChaCha8([32]byte{byte(size)}).Read(b)
+	block, err := aes.NewCipher(make([]byte, 16))
+	if err != nil {
+		panic(err)
+	}
+	cipher.NewCTR(block, make([]byte, aes.BlockSize)).XORKeyStream(b, b)
 	return b
 }
 
@@ -94,7 +99,7 @@ func assertEmpty(t testing.TB, dir string) {
 }
 
 func TestRoundTrip(t *testing.T) {
-	for _, size := range []int{1, piece - 1, piece, piece + 1, 2*piece + 5} {
+	for _, size := range []int{1, piece, 2*piece + 1} {
 		state := random(size)
 		file := written(t, state)
 		dir := t.TempDir()

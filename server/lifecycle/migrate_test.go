@@ -382,7 +382,7 @@ func TestRotationByRule(t *testing.T) {
 			t.Fatal(err)
 		}
 		term := n.barrier.KeyInfo().Term
-		time.Sleep(100 * time.Hour)
+		time.Sleep(49 * time.Hour)
 		if now := n.barrier.KeyInfo().Term; now != term {
 			t.Errorf("disabled, and yet term %d", now)
 		}

@@ -380,7 +380,7 @@ func (n *Node) reload(ctx context.Context) {
 		return
 	}
 	n.log.Warn("the restored state is not this cluster's: sealing, unseal with the keys it was made under", "err", err)
-	n.drop(ctx, r, n.awaitCommitted)
+	n.drop(ctx, r, func(ctx context.Context) { n.awaitRestored(ctx, r.cluster) })
 }
 
 // drop seals a node whose keys do not open the state. before, if not nil, runs when it serves no more and has not left
@@ -443,20 +443,33 @@ func (n *Node) sameCluster(ctx context.Context, r *running) error {
 	return nil
 }
 
-// committedTime is how long a node that has to seal after a restore stays for the others' sake. The last one may wait
+// restoredTime is how long a node that has to seal after a restore stays for the others' sake. The last one may wait
 // for no caller.
-const committedTime = 5 * time.Second
+const restoredTime = 10 * time.Second
 
-// awaitCommitted waits until the cluster can no longer go back behind the restore: a majority has what the leader
-// wrote after it. A node that left earlier could let the others go on from the state before.
-func (n *Node) awaitCommitted(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, committedTime)
+// awaitRestored waits until the cluster can no longer go back behind the restore: a majority has what the leader
+// wrote after it. A node that left earlier could let the others go on from the state before. Then it stays until the leader leaves, which waits for all
+// members that it is in contact with: one that has not got the restored state cannot get it later, from a node that goes by the restored register of members.
+func (n *Node) awaitRestored(ctx context.Context, c members.Cluster) {
+	ctx, cancel := context.WithTimeout(ctx, restoredTime)
 	defer cancel()
 	if err := n.opts.Raw.WaitApplied(ctx, storage.Index(n.replaced.Load())+1); err != nil {
 		n.log.Warn("leaving the cluster although the restore may not have reached a majority", "err", err)
 	}
 	n.restoring.Lock() // on the active node the caller still waits for the answer
 	n.restoring.Unlock()
+	if c.IsLeader() {
+		if err := c.AwaitMembers(ctx); err != nil {
+			n.log.Warn("leaving the cluster although members have not got the restored state: they have to join it again", "err", err)
+		}
+		return
+	}
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
+	leader, led := c.Leader()
+	for now := leader; led && now.ID == leader.ID && ctx.Err() == nil; now, led = c.Leader() {
+		<-poll.C
+	}
 }
 
 // ReadIndex waits until local reads include every write acknowledged before the call. On a standby it asks

@@ -117,7 +117,7 @@ type formRouters struct{ known, explained *engines.Router }
 var formPaths = map[Ref]string{{Auth: true, Name: "jwt"}: "oidc/callback", {Auth: true, Name: "oidc"}: "oidc/callback"}
 
 // posted handles what an identity provider has a browser post. The plugin keeps it, and the browser goes on to the web UI, which asks for the
-// token: the plugin's own page expects another UI. Clients that are no browsers send no Origin, and get what the plugin returns.
+// token: the plugin's own page expects another UI. Without a UI, or for clients that are no browsers and send no Origin, the plugin answers.
 func (e *engine) posted(ctx context.Context, req *engines.Request) (*engines.Response, error) {
 	resp, err := e.handle(ctx, req)
 	var form struct {
@@ -126,7 +126,7 @@ func (e *engine) posted(ctx context.Context, req *engines.Request) (*engines.Res
 		Description string `json:"error_description"`
 	}
 	kind, _, _ := mime.ParseMediaType(req.Header.Get("Content-Type"))
-	if err != nil || req.Header.Get("Origin") == "" || kind != "application/x-www-form-urlencoded" || json.Unmarshal(req.Body, &form) != nil || form.State == "" {
+	if err != nil || !e.host.opts.UI || req.Header.Get("Origin") == "" || kind != "application/x-www-form-urlencoded" || json.Unmarshal(req.Body, &form) != nil || form.State == "" {
 		return resp, err
 	}
 	query := url.Values{"state": {form.State}}

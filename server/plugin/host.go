@@ -30,6 +30,7 @@ type Options struct {
 	// System is what a mount's plugin may know.
 	System func(engines.Mount) backend.System
 	Node   Node
+	UI     bool // there is a web UI for browsers to go on to
 }
 
 // Node is this node in its cluster.

@@ -454,7 +454,7 @@ func TestRandomPolicies(t *testing.T) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	ops := []engines.Operation{engines.Create, engines.Read, engines.Update, engines.Patch, engines.Delete, engines.List}
 	var yes, no int
-	for range 500 {
+	for range 200 {
 		w := newWorld(rng)
 		s, _ := newStore(t)
 		for ns, policies := range w.texts {

@@ -128,9 +128,9 @@ func (c *config) placeKey() storage.Key {
 }
 
 var (
-	namePattern   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$`)
-	bucketPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`)
-	regionPattern = regexp.MustCompile(`^[a-z0-9-]{1,32}$`)
+	namePattern   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
+	bucketPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]+[a-z0-9]$`)
+	regionPattern = regexp.MustCompile(`^[a-z0-9-]+$`)
 )
 
 // validate reports the first field that is wrong, and brings the paths into one form.
@@ -140,7 +140,7 @@ func (c *config) validate(localRoot string) error {
 		return engines.Invalid("field \"interval\" must be between %v and 8760h, such as \"24h\"", minInterval)
 	case c.Retain < 1 || c.Retain > maxRetain:
 		return engines.Invalid("field \"retain\" must be between 1 and %d", maxRetain)
-	case !namePattern.MatchString(c.FilePrefix):
+	case len(c.FilePrefix) > 64 || !namePattern.MatchString(c.FilePrefix):
 		return engines.Invalid("field \"file_prefix\" must be 1 to 64 letters, digits, \".\", \"_\" or \"-\"")
 	case len(c.PathPrefix) > 512 || strings.ContainsFunc(c.PathPrefix, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' }):
 		return engines.Invalid("field \"path_prefix\" must be at most 512 printable bytes")
@@ -187,9 +187,9 @@ func (c *config) validateS3() error {
 	c.PathPrefix = prefix
 	s := &c.S3
 	switch {
-	case !bucketPattern.MatchString(s.Bucket):
+	case len(s.Bucket) > 63 || !bucketPattern.MatchString(s.Bucket):
 		return engines.Invalid("field \"aws_s3_bucket\" must be the name of a bucket: 3 to 63 lower-case letters, digits, \".\" or \"-\"")
-	case !regionPattern.MatchString(s.Region):
+	case len(s.Region) > 32 || !regionPattern.MatchString(s.Region):
 		return engines.Invalid("field \"aws_s3_region\" must be a region such as \"eu-central-1\"")
 	case (s.AccessKeyID == "") != (s.SecretKey == ""):
 		return engines.Invalid("fields \"aws_access_key_id\" and \"aws_secret_access_key\" must be given both, or neither to use the identity of the node")

@@ -150,7 +150,7 @@ type pathsInput struct {
 type capabilitiesInput struct {
 	pathsInput
 	Token    engines.Sensitive  `json:"token" help:"The token; or give policies, policy or both."`
-	Policies engines.StringList `json:"policies" form:"name" max:"256" help:"Instead of a token, names of policies, which the caller must be allowed to read. Those that do not exist allow nothing."`
+	Policies engines.StringList `json:"policies" form:"name" max:"1024" help:"Instead of a token, names of policies, which the caller must be allowed to read. Those that do not exist allow nothing."`
 	Policy   string             `json:"policy" help:"Instead of a token, a policy that need not be stored, in HCL or JSON."`
 }
 
