@@ -18,6 +18,11 @@ function under({ exact_paths, glob_paths }: Granted, path: string): string[] {
     .flatMap(([, { capabilities }]) => capabilities)
 }
 
+let open = $state(0)
+
+/** Whether it is not known yet what the token may do, so that a page may miss a part. */
+export const asking = () => open > 0
+
 /**
  * What the token may do at these paths, in the namespace we are in or the one that is named. A path that ends in "*" stands for
  * names that are not known yet. May is asked once; make one for each page.
@@ -34,6 +39,11 @@ export class May {
   // Every token may ask in the namespace that it comes from, about those below, too.
   async #ask(paths: string[], ns: string) {
     if (paths.length === 0) return
+    open++
+    await this.#answer(paths, ns).finally(() => open--)
+  }
+
+  async #answer(paths: string[], ns: string) {
     if (!session.self) await session.check()
     const home = session.self && (!session.home || ns === session.home || ns.startsWith(session.home + '/')) ? session.home : ns
     const below = ns.slice(home.length).replace(/^\//, '')

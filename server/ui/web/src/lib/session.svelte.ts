@@ -111,10 +111,10 @@ class Session {
 
   /** Extends the token's life by as much as the server allows. */
   async renew() {
-    const before = this.left
+    const before = this.self?.expire_time
     await call('POST', 'auth/token/renew-self', { namespace: this.home, body: {} })
     await this.check()
-    if (this.left <= before + 1) notify('This token has reached the end of its life and cannot be extended. Sign in again.', 'warning')
+    if (before && this.self?.expire_time === before) notify('This token has reached the end of its life and cannot be extended. Sign in again.', 'warning')
     else notify('Token renewed')
   }
 
