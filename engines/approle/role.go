@@ -125,7 +125,7 @@ type writeIn struct {
 	SecretIDTTL        engines.Duration   `json:"secret_id_ttl" help:"Lifetime of a secret id; 0 is without end."`
 	LocalSecretIDs     bool               `json:"local_secret_ids" help:"Keep the role's secret ids in this cluster. It cannot be changed later."`
 	engines.TokenFields
-	Policies engines.StringList `json:"policies" alias:"token_policies" form:"name" max:"256" help:"Older name of token_policies."`
+	Policies engines.StringList `json:"policies" alias:"token_policies" form:"name" max:"1024" help:"Older name of token_policies."`
 	Period   engines.Duration   `json:"period" alias:"token_period" help:"Older name of token_period."`
 }
 

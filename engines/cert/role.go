@@ -73,7 +73,7 @@ type roleIn struct {
 	DisplayName string `json:"display_name" max:"256" help:"Name of the tokens; the role's by default."`
 	constraints
 	engines.TokenFields
-	Policies   engines.StringList `json:"policies" alias:"token_policies" form:"name" max:"256" help:"Older name of token_policies."`
+	Policies   engines.StringList `json:"policies" alias:"token_policies" form:"name" max:"1024" help:"Older name of token_policies."`
 	TTL        engines.Duration   `json:"ttl" alias:"token_ttl" help:"Older name of token_ttl."`
 	MaxTTL     engines.Duration   `json:"max_ttl" alias:"token_max_ttl" help:"Older name of token_max_ttl."`
 	Period     engines.Duration   `json:"period" alias:"token_period" help:"Older name of token_period."`

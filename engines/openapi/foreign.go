@@ -74,9 +74,11 @@ type foreignSchema struct {
 
 var (
 	foreignSegments = regexp.MustCompile(`^([\w.~@:+-]|\{\w+\})+(/([\w.~@:+-]|\{\w+\})+)*$`)
-	foreignName     = regexp.MustCompile(`^[\w.-]{1,100}$`)
+	foreignNames    = regexp.MustCompile(`^[\w.-]+$`)
 	placeholder     = regexp.MustCompile(`\{(\w+)\}`)
 )
+
+func foreignName(name string) bool { return len(name) <= 100 && foreignNames.MatchString(name) }
 
 // addForeign adds the paths of a foreign document below a mount, as far as they are paths, and no others are there already. The
 // error says that the document cannot be read; nothing is added then.
@@ -176,7 +178,7 @@ func (f *foreign) parameters(path string, declared []foreignParameter) []object 
 		out = append(out, described(p, "path"))
 	}
 	for _, p := range declared {
-		if p.In == "query" && foreignName.MatchString(p.Name) && !seen[p.Name] && len(out) < maxForeignFields {
+		if p.In == "query" && foreignName(p.Name) && !seen[p.Name] && len(out) < maxForeignFields {
 			seen[p.Name] = true
 			out = append(out, described(p, "query"))
 		}
@@ -194,7 +196,7 @@ func (f *foreign) schema(s *foreignSchema, depth int) object {
 	}
 	out := object{}
 	f.text(out, "description", s.Description)
-	if foreignName.MatchString(s.Format) {
+	if foreignName(s.Format) {
 		out["format"] = s.Format
 	}
 	switch s.Type {
@@ -221,7 +223,7 @@ func (f *foreign) schema(s *foreignSchema, depth int) object {
 		out["type"] = s.Type
 		properties := object{}
 		for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
-			if p := s.Properties[name]; p != nil && foreignName.MatchString(name) && len(properties) < maxForeignFields {
+			if p := s.Properties[name]; p != nil && foreignName(name) && len(properties) < maxForeignFields {
 				properties[name] = f.schema(p, depth+1)
 			}
 		}

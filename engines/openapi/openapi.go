@@ -55,14 +55,14 @@ func Document(title, version string, mounts []Mount) ([]byte, error) {
 	if missing != nil {
 		info["description"] = "Missing are the paths of mounts whose plugins have not described them: " + strings.Join(missing, ", ")
 	}
-	return json.MarshalIndent(object{
+	return json.Marshal(object{
 		"openapi":    "3.0.3",
 		"info":       info,
 		"servers":    []object{{"url": "/v1"}},
 		"paths":      doc.paths,
 		"components": components(),
 		"security":   []object{{"token": []string{}}},
-	}, "", " ")
+	})
 }
 
 type object = map[string]any

@@ -144,7 +144,7 @@ func TestDocument(t *testing.T) {
 	if !slices.Contains(role["get"].Parameters, struct{ Name, In string }{"ttl", "query"}) || role["get"].RequestBody != nil {
 		t.Error("a read takes its fields from the query")
 	}
-	if !strings.Contains(string(doc), `"required": [`) {
+	if !strings.Contains(string(doc), `"required":[`) {
 		t.Error("required fields are not marked")
 	}
 }

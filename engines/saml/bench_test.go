@@ -18,7 +18,7 @@ func BenchmarkLogin(b *testing.B) {
 	m.Must(engines.Update, "config", fields{
 		"idp_sso_url": p.SSOURL, "idp_entity_id": p.EntityID, "idp_cert": p.CertificatePEM(), "entity_id": entityID, "acs_urls": []string{acsURL},
 	})
-	m.Must(engines.Update, "role/dev", fields{"bound_attributes": fields{"groups": "staff"}, "groups_attribute": "groups"})
+	m.Must(engines.Update, "role/dev", fields{"bound_attributes": fields{"groups": "staff"}, "groups_attribute": "groups", "confirm": "never"})
 	do := func(path string, body any) map[string]any {
 		text, err := json.Marshal(body)
 		if err != nil {

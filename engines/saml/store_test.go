@@ -54,8 +54,9 @@ func keys(t *testing.T, s storage.Reader, prefix storage.Key) int {
 // TestPendingLoginsExpire starts 10,000 logins that are never finished. Later starts remove them, a bounded number each.
 func TestPendingLoginsExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const n = sweepPage*sweepPages + 500 // more than one start removes
 		s, e := testStore(), testEngine()
-		fill(t, s, "old", 10_000)
+		fill(t, s, "old", n)
 		time.Sleep(loginTTL - time.Minute)
 		fill(t, s, "young", 10)
 		time.Sleep(time.Minute + 2*time.Second)
@@ -66,7 +67,7 @@ func TestPendingLoginsExpire(t *testing.T) {
 		if removed, most := before-keys(t, s, ""), 3*sweepPage*sweepPages; removed == 0 || removed > most {
 			t.Errorf("one start removed %d keys, want some and at most %d", removed, most)
 		}
-		for range 10_000 / (sweepPage * sweepPages) {
+		for range n / (sweepPage * sweepPages) {
 			if err := roomFor(e, t.Context(), s); err != nil {
 				t.Fatal(err)
 			}
@@ -87,7 +88,7 @@ func TestPendingLoginsAreBounded(t *testing.T) {
 		s, e := new(storage.Memory), testEngine()
 		var b storage.Batch
 		for i := range maxPending - 1 {
-			b.Puts = append(b.Puts, storage.Put{Key: storage.NewKey(storage.Local, "m", fmt.Sprintf("login/%d", i)), Value: []byte("{}")})
+			b.Puts = append(b.Puts, storage.Put{Key: storage.NewKey(storage.Local, "m", fmt.Sprintf("login/%05d", i)), Value: []byte("{}")})
 		}
 		if _, err := s.Commit(t.Context(), b); err != nil {
 			t.Fatal(err)
@@ -103,7 +104,7 @@ func TestPendingLoginsAreBounded(t *testing.T) {
 			t.Fatalf("one login too many: %v", err)
 		}
 		// Room is found when the next count comes, not before.
-		if _, err := s.Commit(t.Context(), storage.Batch{Deletes: []storage.Key{"l/m/login/0", "l/m/login/1"}}); err != nil {
+		if _, err := s.Commit(t.Context(), storage.Batch{Deletes: []storage.Key{"l/m/login/00000", "l/m/login/00001"}}); err != nil {
 			t.Fatal(err)
 		}
 		if roomFor(e, t.Context(), view) == nil {

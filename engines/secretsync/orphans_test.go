@@ -166,7 +166,7 @@ func TestRemovalAttemptsOfBusyDestination(t *testing.T) {
 // TestForceDeleteRecordsEveryName: what the response has no room for is in the audit log, once.
 func TestForceDeleteRecordsEveryName(t *testing.T) {
 	run(t, func(r *rig) {
-		const n = 2500
+		const n = 1200
 		d := r.dest(syncsim.Marked, "store", map[string]any{"granularity": "secret-key"})
 		for i := range n / 100 {
 			var pairs []string

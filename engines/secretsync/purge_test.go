@@ -17,11 +17,11 @@ import (
 // go. The active node continues it, also a new one.
 func TestAPurgeGoesOn(t *testing.T) {
 	for _, restarted := range []bool{false, true} {
-		for _, marked := range []int{0, 40, 50} {
-			t.Run(fmt.Sprintf("restarted %v, %d of 50 marked", restarted, marked), func(t *testing.T) {
+		for _, marked := range []int{0, 16, 20} {
+			t.Run(fmt.Sprintf("restarted %v, %d of 20 marked", restarted, marked), func(t *testing.T) {
 				inSim(t, func(s *sim) {
 					var all []storage.Key
-					for i := range 50 {
+					for i := range 20 {
 						name := fmt.Sprintf("secret-%d", i)
 						s.mounts[0].Put(name, "k", "1")
 						all = append(all, s.tie(0, name, nil).Key())

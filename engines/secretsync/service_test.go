@@ -662,9 +662,9 @@ func TestAnOldRetryAfterIsKeptTo(t *testing.T) {
 	})
 }
 
-// TestManyAssociations says what a thousand of them cost, or with COFFER_CHAOS=long ten thousand.
+// TestManyAssociations says what hundreds of them cost, or with COFFER_CHAOS=long ten thousand.
 func TestManyAssociations(t *testing.T) {
-	n := 600
+	n := 300
 	if os.Getenv("COFFER_CHAOS") == "long" {
 		n = 10_000
 	}

@@ -21,6 +21,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -32,6 +33,9 @@ import (
 	"github.com/coffer-project/coffer/engines/cloud/awstest/query"
 	"github.com/coffer-project/coffer/engines/cloud/awstest/sigv4"
 )
+
+// With this variable each client of a test would read the certificates of the whole machine.
+func init() { _ = os.Unsetenv("AWS_CA_BUNDLE") }
 
 // maxBody is the longest request.
 const maxBody = 1 << 20

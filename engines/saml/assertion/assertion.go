@@ -5,7 +5,7 @@
 // returned is read from the signed bytes only. The order of the checks: size and encoding; one pass over the tokens
 // (document.go); structure, by a grammar that allows what a response needs and nothing else (grammar.go); signatures, by
 // goxmldsig, one certificate at a time (signature.go); what they say and do not say (conditions.go); and gosaml2's own
-// opinion of it.
+// opinion of it. Both libraries get what the first pass has read, so there are no two readings of one text.
 package assertion
 
 import (
@@ -118,14 +118,15 @@ func quote(s string) string { return strconv.Quote(cut(s)) }
 // maxBytes is the size that a decoded response may have.
 const maxBytes = 1 << 20
 
+var withoutBlanks = strings.NewReplacer("\r", "", "\n", "", " ", "", "\t", "")
+
 // Decode decodes the form field SAMLResponse: base64, in which line breaks, blanks and tabs do not count. Compressed and
 // larger ones than 1 MiB are rejected. The error is a *Rejection.
 func Decode(encoded string) ([]byte, error) {
 	if len(encoded) > 2*maxBytes {
 		return nil, reject(Encoding, "it is larger than %d bytes", maxBytes)
 	}
-	text := strings.NewReplacer("\r", "", "\n", "", " ", "", "\t", "").Replace(encoded)
-	raw, err := base64.StdEncoding.Strict().DecodeString(text)
+	raw, err := base64.StdEncoding.Strict().DecodeString(withoutBlanks.Replace(encoded))
 	switch {
 	case err != nil:
 		return nil, reject(Encoding, "it is not base64: %s", cut(err.Error()))
@@ -159,7 +160,7 @@ func Verify(encoded string, expect Expect) (*Assertion, error) {
 			return nil, err
 		}
 	}
-	s, err := verify(raw, root, expect)
+	s, err := verify(root, expect)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,8 @@ package assertion
 import (
 	"cmp"
 	"encoding/xml"
+	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -440,6 +442,18 @@ func plain(r *types.Response, data *element, expect Expect) {
 	}
 }
 
+// tokenReader gives encoding/xml the tokens of a list.
+type tokenReader struct{ left []xml.Token }
+
+func (r *tokenReader) Token() (xml.Token, error) {
+	if len(r.left) == 0 {
+		return nil, io.EOF
+	}
+	first := r.left[0]
+	r.left = r.left[1:]
+	return first, nil
+}
+
 // secondOpinion asks gosaml2, about what was signed. It has nothing to say that has not been checked, unless we erred.
 func secondOpinion(response, a, data *element, expect Expect) (err error) {
 	defer func() {
@@ -451,16 +465,17 @@ func secondOpinion(response, a, data *element, expect Expect) (err error) {
 	sp := &saml2.SAMLServiceProvider{
 		IdentityProviderIssuer: expect.Issuer, AssertionConsumerServiceURL: expect.ACSURL, AudienceURI: expect.EntityID, Clock: clock,
 	}
-	var r types.Response
-	var statement types.Assertion
-	if err := xml.Unmarshal(response.raw, &r); err != nil {
-		return reject(Structure, "reading the response: %s", cut(err.Error()))
-	}
-	if a.raw != nil {
-		if err := xml.Unmarshal(a.raw, &statement); err != nil {
-			return reject(Structure, "reading the assertion: %s", cut(err.Error()))
+	whole := *response
+	whole.children = slices.Clone(response.children)
+	for i, c := range whole.children {
+		if c.name == "saml:Assertion" {
+			own := *a // as its own signature covers it, if it has one
+			own.at, whole.children[i] = c.at, &own
 		}
-		r.Assertions = []types.Assertion{statement}
+	}
+	var r types.Response
+	if err := xml.NewTokenDecoder(&tokenReader{whole.tokens(nil)}).Decode(&r); err != nil {
+		return reject(Structure, "reading the response: %s", cut(err.Error()))
 	}
 	if len(r.Assertions) != 1 {
 		return reject(Structure, "the SAML library finds %d assertions", len(r.Assertions))

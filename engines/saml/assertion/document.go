@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/beevik/etree"
 )
 
 // Limits of a document. The largest that an identity provider was seen to send has about 1,000 elements, 12 deep.
@@ -29,14 +31,15 @@ type element struct {
 	name       string
 	attributes []attribute
 	children   []*element
-	text       string // all of its own text, joined
-	raw        []byte // of a root: what it was read from
+	text       string           // all of its own text, joined
+	at         int              // how much of its parent's text is before it
+	written    xml.StartElement // as the document has it: with its own prefixes, and with what it declares
 	source     *source
 }
 
-// source is where a SignedInfo stands in the document: it can be canonicalised without the rest.
+// source is what a SignedInfo needs to be canonicalised without the rest.
 type source struct {
-	from, to   int64
+	from, to   int64     // in the document
 	namespaces []binding // in scope around it
 }
 
@@ -114,7 +117,6 @@ type parser struct {
 
 type opened struct {
 	element *element
-	name    xml.Name // as written
 	text    []byte
 	scope   int // len(parser.namespaces) outside of it
 }
@@ -140,7 +142,7 @@ func parse(raw []byte) (*element, error) {
 		token, err := d.RawToken()
 		switch {
 		case errors.Is(err, io.EOF):
-			return p.end(raw)
+			return p.end()
 		case errors.Is(err, errCharset):
 			return nil, reject(Encoding, "it declares another encoding than UTF-8")
 		case err != nil:
@@ -178,12 +180,77 @@ func (p *parser) token(token xml.Token, at, end int64) error {
 	return nil
 }
 
-func (p *parser) end(raw []byte) (*element, error) {
+func (p *parser) end() (*element, error) {
 	if p.root == nil || len(p.open) > 0 {
 		return nil, reject(Structure, "it ends too early")
 	}
-	p.root.raw = raw
 	return p.root, nil
+}
+
+// parseTree reads what the signature library has verified, by the rules of a document.
+func parseTree(el *etree.Element) (*element, error) {
+	p := &parser{ids: map[string]bool{}}
+	if err := p.tree(el); err != nil {
+		return nil, err
+	}
+	return p.end()
+}
+
+func (p *parser) tree(el *etree.Element) error {
+	start := xml.StartElement{Name: xml.Name{Space: el.Space, Local: el.Tag}, Attr: make([]xml.Attr, len(el.Attr))}
+	for i, a := range el.Attr {
+		start.Attr[i] = xml.Attr{Name: xml.Name{Space: a.Space, Local: a.Key}, Value: a.Value}
+	}
+	if err := p.startElement(start, 0); err != nil {
+		return err
+	}
+	for _, child := range el.Child {
+		var err error
+		switch c := child.(type) {
+		case *etree.Element:
+			err = p.tree(c)
+		case *etree.CharData:
+			err = p.token(xml.CharData(c.Data), 0, 0)
+		default:
+			err = reject(Structure, "what was signed has a comment or an instruction")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return p.endElement(start.End(), 0)
+}
+
+// tree returns an element as the signature library wants it: as the document has it, without what is around it.
+func (e *element) tree() *etree.Element {
+	el := &etree.Element{Space: e.written.Name.Space, Tag: e.written.Name.Local, Attr: make([]etree.Attr, len(e.written.Attr))}
+	for i, a := range e.written.Attr {
+		el.Attr[i] = etree.Attr{Space: a.Name.Space, Key: a.Name.Local, Value: a.Value}
+	}
+	e.inside(func(text string) { el.CreateText(text) }, func(c *element) { el.AddChild(c.tree()) })
+	return el
+}
+
+// tokens adds what encoding/xml would read of an element to the list.
+func (e *element) tokens(list []xml.Token) []xml.Token {
+	list = append(list, e.written.Copy()) // who reads it changes the names of attributes
+	e.inside(func(text string) { list = append(list, xml.CharData(text)) }, func(c *element) { list = c.tokens(list) })
+	return append(list, e.written.End())
+}
+
+// inside calls a function for each text and one for each child, in their order.
+func (e *element) inside(text func(string), child func(*element)) {
+	from := 0
+	for _, c := range e.children {
+		if c.at > from {
+			text(e.text[from:c.at])
+		}
+		child(c)
+		from = c.at
+	}
+	if from < len(e.text) {
+		text(e.text[from:])
+	}
 }
 
 func (p *parser) startElement(t xml.StartElement, at int64) error {
@@ -198,8 +265,8 @@ func (p *parser) startElement(t xml.StartElement, at int64) error {
 	case p.root != nil && len(p.open) == 0:
 		return reject(Structure, "it has a second root element")
 	}
-	e := &element{}
-	o := opened{element: e, name: t.Name, scope: len(p.namespaces)}
+	e := &element{written: t}
+	o := opened{element: e, scope: len(p.namespaces)}
 	if err := p.declare(t.Attr, o.scope); err != nil {
 		return err
 	}
@@ -219,15 +286,16 @@ func (p *parser) startElement(t xml.StartElement, at int64) error {
 	if p.root == nil {
 		p.root = e
 	} else {
-		parent := p.open[len(p.open)-1].element
-		parent.children = append(parent.children, e)
+		parent := p.open[len(p.open)-1]
+		e.at = len(parent.text)
+		parent.element.children = append(parent.element.children, e)
 	}
 	p.open = append(p.open, o)
 	return nil
 }
 
 func (p *parser) endElement(t xml.EndElement, end int64) error {
-	if len(p.open) == 0 || p.open[len(p.open)-1].name != t.Name {
+	if len(p.open) == 0 || p.open[len(p.open)-1].element.written.Name != t.Name {
 		return reject(Structure, "the element %s ends without having started", quote(t.Name.Local))
 	}
 	o := p.open[len(p.open)-1]

@@ -270,3 +270,22 @@ func TestEveryByteCounts(t *testing.T) {
 		}
 	}
 }
+
+// TestTextCountsWhereItIs: text on the other side of an element is another document, even if all text of the parent is the same.
+func TestTextCountsWhereItIs(t *testing.T) {
+	t.Parallel()
+	p := newIdP(t)
+	const mixed, moved = "one<x:y>in</x:y>two &amp; &#13;<x:z/>three", "onetwo &amp; &#13;<x:y>in</x:y><x:z/>three"
+	for _, c14n := range []string{samltest.Exclusive, samltest.Inclusive10, samltest.Inclusive11} {
+		for _, which := range []string{"response", "assertion", "both"} {
+			o := good()
+			o.SignResponse, o.SignAssertion = which != "assertion", which != "response"
+			o.AssertionSignature.C14N, o.ResponseSignature.C14N = c14n, c14n
+			o.Edit = sub("</saml:AttributeStatement>",
+				`<saml:Attribute Name="m"><saml:AttributeValue xmlns:x="urn:x">`+mixed+"</saml:AttributeValue></saml:Attribute></saml:AttributeStatement>")
+			mustAccept(t, p.Response(o), expect(p), alice)
+			o.Tamper = sub(mixed, moved)
+			mustReject(t, p.Response(o), expect(p), assertion.Signature)
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"encoding/asn1"
 	"encoding/base64"
 	"encoding/hex"
+	"encoding/xml"
 	"errors"
 	"fmt"
 	"math/big"
@@ -116,36 +117,28 @@ type signed struct{ response, assertion *element }
 // gosaml2 would check an assertion within the canonical form of its response, which may have lost namespace declarations
 // that its own signature covers. The signature values are checked before anything of the document is canonicalised but
 // their SignedInfo: who has no key must not make a node work. A panic in a library is a rejection.
-func verify(raw []byte, root *element, expect Expect) (s signed, err error) {
+func verify(root *element, expect Expect) (s signed, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			s, err = signed{}, reject(Structure, "the signature library panicked")
 		}
 	}()
-	ofResponse, err := signers(raw, root, expect)
+	ofResponse, err := signers(root, expect)
 	if err != nil {
 		return signed{}, err
 	}
 	a := root.child("saml:Assertion")
-	ofAssertion, err := signers(raw, a, expect)
-	if err != nil || ofResponse == nil && ofAssertion == nil {
+	ofAssertion, err := signers(a, expect)
+	if err != nil {
 		return signed{}, err
 	}
-	doc := etree.NewDocument()
-	if err := doc.ReadFromBytes(raw); err != nil {
-		return signed{}, reject(Structure, "it is not well-formed: %s", cut(err.Error()))
-	}
 	if ofResponse != nil {
-		if s.response, err = verifyElement(doc.Root().Copy(), root, ofResponse, expect.Now); err != nil {
+		if s.response, err = verifyElement(root.tree(), root, ofResponse, expect.Now); err != nil {
 			return signed{}, err
 		}
 	}
 	if ofAssertion != nil {
-		alone, err := detachAssertion(doc.Root())
-		if err != nil {
-			return signed{}, err
-		}
-		if s.assertion, err = verifyElement(alone, a, ofAssertion, expect.Now); err != nil {
+		if s.assertion, err = verifyElement(detached(a, root), a, ofAssertion, expect.Now); err != nil {
 			return signed{}, err
 		}
 	}
@@ -153,8 +146,8 @@ func verify(raw []byte, root *element, expect Expect) (s signed, err error) {
 }
 
 // signers returns the certificates whose key made the signature value of an element, nil if it has no signature. Of the
-// document only the SignedInfo is read.
-func signers(raw []byte, e *element, expect Expect) ([]*x509.Certificate, error) {
+// document only the SignedInfo is looked at.
+func signers(e *element, expect Expect) ([]*x509.Certificate, error) {
 	signature := e.child("ds:Signature")
 	if signature == nil {
 		return nil, nil
@@ -162,7 +155,7 @@ func signers(raw []byte, e *element, expect Expect) ([]*x509.Certificate, error)
 	if at := signature.child("ds:SignedInfo").source; at.to-at.from > maxSignedInfo {
 		return nil, reject(Structure, "the SignedInfo of %s is longer than %d bytes", e.name, maxSignedInfo)
 	}
-	canonical, err := canonicalInfo(raw, signature.child("ds:SignedInfo"))
+	canonical, err := canonicalInfo(signature.child("ds:SignedInfo"))
 	if err != nil {
 		return nil, reject(Structure, "the SignedInfo of %s cannot be canonicalised", e.name)
 	}
@@ -188,12 +181,8 @@ func signers(raw []byte, e *element, expect Expect) ([]*x509.Certificate, error)
 }
 
 // canonicalInfo returns the canonical form of a SignedInfo, made as the library does it: with the namespaces around it.
-func canonicalInfo(raw []byte, info *element) ([]byte, error) {
-	doc := etree.NewDocument()
-	if err := doc.ReadFromBytes(raw[info.source.from:info.source.to]); err != nil {
-		return nil, err
-	}
-	el := doc.Root()
+func canonicalInfo(info *element) ([]byte, error) {
+	el := info.tree()
 	for _, b := range slices.Backward(info.source.namespaces) { // the innermost first
 		name := etree.Attr{Space: "xmlns", Key: b.prefix, Value: b.uri}
 		if b.prefix == "" {
@@ -246,23 +235,16 @@ func within(now time.Time, c *x509.Certificate) time.Time {
 	return now
 }
 
-// detachAssertion returns a copy of the assertion in a response, with the namespaces that are declared around it. The
-// library's own way to do that ends at 1,000 elements; ours are counted already.
-func detachAssertion(response *etree.Element) (*etree.Element, error) {
-	for _, c := range response.ChildElements() {
-		if c.Tag != "Assertion" {
-			continue
+// detached returns the assertion in a response, with the namespaces that are declared around it.
+func detached(a, response *element) *etree.Element {
+	alone := a.tree()
+	for _, outer := range response.written.Attr {
+		_, declaration := declares(outer.Name)
+		if declaration && !slices.ContainsFunc(a.written.Attr, func(own xml.Attr) bool { return own.Name == outer.Name }) {
+			alone.Attr = append(alone.Attr, etree.Attr{Space: outer.Name.Space, Key: outer.Name.Local, Value: outer.Value})
 		}
-		alone := c.Copy()
-		for _, outer := range response.Attr {
-			declares := outer.Space == "xmlns" || (outer.Space == "" && outer.Key == "xmlns")
-			if declares && !slices.ContainsFunc(c.Attr, func(a etree.Attr) bool { return a.Space == outer.Space && a.Key == outer.Key }) {
-				alone.Attr = append(alone.Attr, etree.Attr{Space: outer.Space, Key: outer.Key, Value: outer.Value})
-			}
-		}
-		return alone, nil
 	}
-	return nil, reject(Structure, "there is no Assertion")
+	return alone
 }
 
 // detachValue returns the SignatureValue of an element's own signature, and removes its KeyInfo: it must not be read
@@ -310,16 +292,9 @@ func forLibrary(e *element, cert *x509.Certificate) []byte {
 	return der
 }
 
-// read reads what was signed. The bytes are the canonical ones that the digest was made of.
+// read reads what was signed: the library has made its tree of the canonical bytes that the digest is of.
 func read(verified *etree.Element, unverified *element) (*element, error) {
-	doc := etree.NewDocument()
-	doc.WriteSettings = etree.WriteSettings{CanonicalAttrVal: true, CanonicalEndTags: true, CanonicalText: true}
-	doc.SetRoot(verified)
-	raw, err := doc.WriteToBytes()
-	if err != nil {
-		return nil, reject(Structure, "reading what was signed: %s", cut(err.Error()))
-	}
-	e, err := parse(raw)
+	e, err := parseTree(verified)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/coffer-project/coffer/engines"
@@ -22,7 +23,10 @@ var style string
 //go:embed pages/pages.html
 var pageText string
 
-var pages = template.Must(template.New("").Parse(pageText))
+// Most processes show no page: they are commands. The style is a part of the text, which is no work when a page is shown.
+var pages = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("").Parse(strings.Replace(pageText, "STYLE", style, 1)))
+})
 
 const htmlType = "text/html; charset=utf-8"
 
@@ -76,9 +80,6 @@ type pageData struct {
 	Target       string
 }
 
-// Style goes out as it is: it is ours.
-func (pageData) Style() template.CSS { return template.CSS(style) } //nolint:gosec // a constant
-
 // Login is what pages tell of a login.
 type Login struct {
 	Role      string
@@ -105,7 +106,8 @@ func started(at time.Time) string {
 
 func render(name string, data pageData) *engines.Raw {
 	var b bytes.Buffer
-	if err := pages.ExecuteTemplate(&b, name, data); err != nil {
+	b.Grow(len(style) + 4096)
+	if err := pages().ExecuteTemplate(&b, name, data); err != nil {
 		panic("page: " + name + " does not fit its data: " + err.Error())
 	}
 	return &engines.Raw{ContentType: htmlType, Header: pageHeader(), Body: b.Bytes()}

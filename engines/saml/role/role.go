@@ -200,7 +200,7 @@ type rolesIn struct {
 
 // olderFields are older names of the token fields.
 type olderFields struct {
-	Policies engines.StringList `json:"policies" alias:"token_policies" form:"name" max:"256" help:"Older name of token_policies."`
+	Policies engines.StringList `json:"policies" alias:"token_policies" form:"name" max:"1024" help:"Older name of token_policies."`
 	TTL      engines.Duration   `json:"ttl" alias:"token_ttl" help:"Older name of token_ttl."`
 	MaxTTL   engines.Duration   `json:"max_ttl" alias:"token_max_ttl" help:"Older name of token_max_ttl."`
 }

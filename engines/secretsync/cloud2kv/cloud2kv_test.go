@@ -12,15 +12,6 @@ func TestDestination(t *testing.T) {
 	desttest.Run(t, Type, func(t *testing.T) desttest.Fake { return newFaultyVault(t) })
 }
 
-// The vault takes its time to delete and to recover.
-func TestDestinationThatLags(t *testing.T) {
-	desttest.Run(t, Type, func(t *testing.T) desttest.Fake {
-		p := newFaultyVault(t)
-		p.Lag(2)
-		return p
-	})
-}
-
 // overridden is a destination whose addresses the operator has set, and which speaks HTTP/1.1.
 type overridden struct{ *faultyVault }
 

@@ -170,10 +170,11 @@ func (p typedVault) Open(t *testing.T) destination.Destination {
 	return opened(t, config(), destination.Env{Client: client})
 }
 
+// TestDestinationBehindTheVendorsFake: there the vault takes its time to delete and to recover, too.
 func TestDestinationBehindTheVendorsFake(t *testing.T) {
 	desttest.Run(t, Type, func(t *testing.T) desttest.Fake {
 		p := newFaultyVault(t)
-		p.Lag(1)
+		p.Lag(2)
 		return typedVault{p}
 	})
 }
