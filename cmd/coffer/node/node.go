@@ -152,7 +152,7 @@ func openNode(c *config.Config, version string, devRootToken string, log *proces
 	if err != nil {
 		return nil, errors.Join(err, n.close())
 	}
-	plugins, err := newPlugins(c.Plugins, c.Storage.Path, version, log.Named("plugin"))
+	plugins, err := newPlugins(c.Plugins, c.UI, c.Storage.Path, version, log.Named("plugin"))
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("plugins: %w", err), n.close())
 	}

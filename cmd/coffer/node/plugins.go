@@ -19,8 +19,8 @@ import (
 	"github.com/coffer-project/coffer/server/plugin/process"
 )
 
-// newPlugins returns what makes the host of plugins. Their sockets are in tempDir, which no other server uses.
-func newPlugins(c config.Plugins, tempDir, version string, log *slog.Logger) (func(server.PluginHost) server.Plugins, error) {
+// newPlugins returns what makes the host of plugins. Their sockets are in tempDir, which no other server uses; ui: the server has one.
+func newPlugins(c config.Plugins, ui bool, tempDir, version string, log *slog.Logger) (func(server.PluginHost) server.Plugins, error) {
 	var user *process.User
 	if c.User != "" {
 		var err error
@@ -52,7 +52,7 @@ func newPlugins(c config.Plugins, tempDir, version string, log *slog.Logger) (fu
 	return func(h server.PluginHost) server.Plugins {
 		return plugin.New(plugin.Options{
 			Store: h.Store(), Node: h, Directory: c.Directory, Shipped: shipped, User: user, TempDir: tempDir, Version: version, Logger: log,
-			Limits: process.Limits{MemoryBytes: uint64(c.MemoryLimit)},
+			UI: ui, Limits: process.Limits{MemoryBytes: uint64(c.MemoryLimit)},
 			System: func(m engines.Mount) backend.System { return pluginSystem{h, m} },
 		})
 	}, nil

@@ -86,8 +86,8 @@ func exchange(t *testing.T, a, b string) {
 
 // Files that are another node's are noticed, and the error names both.
 func TestForeignFilesAreNoticed(t *testing.T) {
+	a, b := usedDirectory(t, "a", true), usedDirectory(t, "b", true)
 	for _, file := range []string{"", "fsm.db", "raft.db", "wal"} {
-		a, b := usedDirectory(t, "a", true), usedDirectory(t, "b", true)
 		exchange(t, filepath.Join(a, file), filepath.Join(b, file))
 		for dir, node := range map[string]string{a: "a", b: "b"} {
 			_, err := reopen(t, dir, node, "https://other:8200")
