@@ -6,11 +6,12 @@
 // program, as "bench load"), which is the same for Coffer and for the bare server ("bench bare"). They share the
 // machine's cores.
 //
-// Here are the flags and the list of sections. Package parts measures what needs no server, package servers what
-// real servers do; package run is what their sections share.
+// Here are the flags and the list of sections. Package parts measures what needs no server, packages servers and
+// scale what real servers do; package run is what their sections share.
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/coffer-project/coffer/test/bench/parts"
 	"github.com/coffer-project/coffer/test/bench/run"
+	"github.com/coffer-project/coffer/test/bench/scale"
 	"github.com/coffer-project/coffer/test/bench/servers"
 	"github.com/coffer-project/coffer/test/harness"
 )
@@ -59,15 +61,16 @@ func benchMain(args []string) (err error) {
 	secrets := flags.Int("secrets", 100_000, "secrets in the restart measurement")
 	leases := flags.Int("leases", 1_000_000, "leases, and tokens, in the measurement of leases")
 	seconds := flags.Duration("time", 6*time.Second, "duration of each measurement")
+	many := flags.Int("scale", 10_000, "how many mounts, namespaces, policies and so on, in the rows of scale")
 	kills := flags.Int("kills", 7, "leaders to kill in the failover measurement")
 	peer := flags.String("peer", "", "program of another server of the family (vault, bao) to measure beside")
 	names := flags.String("only", "", "regular expression: measure only rows it matches")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	o := run.Options{Smoke: *smoke, Seconds: *seconds, Secrets: *secrets, Leases: *leases, Kills: *kills, Peer: *peer}
+	o := run.Options{Smoke: *smoke, Seconds: *seconds, Secrets: *secrets, Leases: *leases, Scale: *many, Kills: *kills, Peer: *peer}
 	if o.Smoke {
-		o.Seconds, o.Secrets, o.Leases, o.Kills = time.Second, min(o.Secrets, 2000), min(o.Leases, 20_000), 1
+		o.Seconds, o.Secrets, o.Leases, o.Scale, o.Kills = time.Second, min(o.Secrets, 2000), min(o.Leases, 20_000), min(o.Scale, 200), 1
 	}
 	var only *regexp.Regexp // nil: all sections
 	if *names != "" {
@@ -76,26 +79,24 @@ func benchMain(args []string) (err error) {
 		}
 	}
 	b := &run.Bench{Options: o}
-	if err := measure(b, only); err != nil {
-		return err
-	}
+	failed := measure(b, only)
 	text := b.Table()
 	fmt.Print(text)
 	if *out == "" {
-		return nil
+		return failed
 	}
 	root, err := harness.Root()
 	if err != nil {
-		return err
+		return errors.Join(failed, err)
 	}
 	if !filepath.IsAbs(*out) {
 		*out = filepath.Join(root, *out)
 	}
-	return os.WriteFile(*out, []byte(text), 0o644)
+	return errors.Join(failed, os.WriteFile(*out, []byte(text), 0o644))
 }
 
-// measure runs the sections whose names match.
-func measure(b *run.Bench, only *regexp.Regexp) error {
+// measure runs the sections whose names match, also after one that failed: the error names those.
+func measure(b *run.Bench, only *regexp.Regexp) (failed error) {
 	defer harness.RemoveBinary()
 	for _, section := range []struct {
 		name string
@@ -105,16 +106,16 @@ func measure(b *run.Bench, only *regexp.Regexp) error {
 		{"pipeline", servers.Pipeline}, {"SAML logins", servers.SAMLLogins}, {"cloud credentials", servers.CloudCredentials},
 		{"plugins", servers.Plugins}, {"secret sync", servers.SecretSync}, {"many synced", servers.ManySynced},
 		{"three nodes", servers.ThreeNodes},
-		{"replication", parts.Replication}, {"resync", parts.Resync}, {"cost of replication", servers.ReplicationCost},
-		{"failover", servers.Failover}, {"dev server", servers.DevServer}, {"restart", servers.Restart},
+		{"replication", parts.Replication}, {"secondaries", parts.Secondaries}, {"resync", parts.Resync}, {"cost of replication", servers.ReplicationCost},
+		{"failover", servers.Failover}, {"dev server", servers.DevServer}, {"restart", servers.Restart}, {"scale", scale.Scale},
 	} {
 		if only != nil && !only.MatchString(section.name) {
 			continue
 		}
 		fmt.Fprintf(os.Stderr, "measuring: %s\n", section.name)
 		if err := run.InScope(func(s *run.Scope) { section.do(b, s) }); err != nil {
-			return fmt.Errorf("%s: %w", section.name, err)
+			failed = errors.Join(failed, fmt.Errorf("%s: %w", section.name, err))
 		}
 	}
-	return nil
+	return failed
 }

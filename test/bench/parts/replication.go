@@ -20,6 +20,7 @@ import (
 
 const (
 	lagRate   = 5000    // writes each second, in the measurement of lag
+	manyRate  = 64      // the same, with many secondaries
 	fillBytes = 1 << 20 // of a batch with which a cluster is filled, as large as those of replication
 )
 
@@ -30,7 +31,7 @@ func Replication(b *run.Bench, s *run.Scope) {
 	primary.lead(s, nil)
 	rate := fill(b, s, primary, entries(b))
 	backfill(b, s, primary, secondary, rate)
-	lag(b, s, primary, secondary)
+	lag(b, s, lagRate, primary, secondary)
 	keepingUp(b, s, primary, secondary)
 	switchOver(b, s, primary, secondary)
 }
@@ -168,12 +169,15 @@ func (w *sightings) wait(s *run.Scope) {
 	}
 }
 
-// lag writes at a fixed pace and takes the time from the primary's acknowledgement to when the secondary can read it.
-func lag(b *run.Bench, s *run.Scope, primary, secondary *twin) {
+// lag writes at a fixed pace, so many each second, and takes the time from the primary's acknowledgement to when all secondaries can read it.
+func lag(b *run.Bench, s *run.Scope, rate int, primary *twin, secondaries ...*twin) {
 	const callers = 64
-	each := int(b.Seconds.Seconds() * lagRate / callers)
+	each := int(b.Seconds.Seconds()) * rate / callers
 	n := callers * each
-	seen := watch(s, secondary, "lag", n)
+	var seen []*sightings
+	for _, t := range secondaries {
+		seen = append(seen, watch(s, t, "lag", n))
+	}
 	acked := make([]time.Time, n)
 	value := randomValue()
 	var group sync.WaitGroup
@@ -182,7 +186,7 @@ func lag(b *run.Bench, s *run.Scope, primary, secondary *twin) {
 		group.Go(func() {
 			for i := range each {
 				seq := i*callers + c
-				<-time.After(time.Until(begin.Add(time.Duration(seq) * time.Second / lagRate)))
+				<-time.After(time.Until(begin.Add(time.Duration(seq) * time.Second / time.Duration(rate))))
 				_, err := primary.store.Commit(context.Background(), storage.Batch{Puts: []storage.Put{{Key: benchKey("lag", seq), Value: value}}})
 				s.Check(err)
 				acked[seq] = time.Now()
@@ -191,15 +195,20 @@ func lag(b *run.Bench, s *run.Scope, primary, secondary *twin) {
 	}
 	group.Wait()
 	wrote := time.Since(begin)
-	seen.wait(s)
 	lags := make([]time.Duration, n)
-	for i := range lags {
-		lags[i] = max(0, time.Duration(seen.at[i].Load()-acked[i].UnixNano()))
+	for _, w := range seen {
+		w.wait(s)
+		for i := range lags {
+			lags[i] = max(lags[i], time.Duration(w.at[i].Load()-acked[i].UnixNano()))
+		}
 	}
 	slices.Sort(lags)
-	p99 := lags[n*99/100]
+	p99, where := lags[n*99/100], "the secondary"
+	if len(secondaries) > 1 {
+		where = fmt.Sprintf("the last of %d secondaries", len(secondaries))
+	}
 	b.Add(run.Row{
-		Name:  fmt.Sprintf("replication lag, acknowledged to readable on the secondary, p99, at %.0f writes/s of 1 KiB", float64(n)/wrote.Seconds()),
+		Name:  fmt.Sprintf("replication lag, acknowledged to readable on %s, p99, at %.0f writes/s of 1 KiB", where, float64(n)/wrote.Seconds()),
 		Value: p99.Seconds() * 1000, Unit: " ms", Latency: run.Short(lags[n/2]) + " / " + run.Short(p99), Target: 100, Below: true,
 	})
 }
@@ -225,6 +234,34 @@ func keepingUp(b *run.Bench, s *run.Scope, primary, secondary *twin) {
 	})
 	if r := secondary.link.FollowStatus().Repair; r != nil {
 		s.Fatalf("the secondary that was away had to compare: %+v", r)
+	}
+}
+
+// Secondaries measures a primary of many secondaries, all of them in this process, each with a Raft log and a state file of its own on
+// this disk: every write is a commit in each.
+func Secondaries(b *run.Bench, s *run.Scope) {
+	n, keys := 50, 2000
+	if b.Smoke {
+		n = 3
+	}
+	primary := newTwin(s, "primary")
+	primary.lead(s, nil)
+	fill(b, s, primary, keys)
+	var all []*twin
+	for i := range n {
+		all = append(all, newTwin(s, fmt.Sprintf("secondary-%d", i)))
+	}
+	begin := time.Now()
+	for _, t := range all {
+		t.follow(s, primary, primary.addr)
+	}
+	for _, t := range all {
+		t.awaitExact(s)
+	}
+	b.Add(run.Row{Name: fmt.Sprintf("replication to %d secondaries at once, until all have %d secrets of 1 KiB", n, keys), Value: time.Since(begin).Seconds(), Unit: " s"})
+	lag(b, s, manyRate, primary, all...)
+	for _, t := range all {
+		t.same(s, primary)
 	}
 }
 

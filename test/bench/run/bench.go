@@ -22,6 +22,7 @@ type Options struct {
 	Seconds time.Duration // of each measurement
 	Secrets int           // in the restart measurement
 	Leases  int           // in the measurement of leases, and as many tokens
+	Scale   int           // how many of a kind, in the rows of scale
 	Kills   int           // of leaders, in the failover measurement
 	Peer    string        // program of another server of the family, or ""
 }
@@ -30,6 +31,7 @@ type Options struct {
 type Bench struct {
 	Options
 	rows      []Row
+	Stages    string  // a table of its own: what a request costs in each stage
 	FsyncRate float64 // the last raw rate of the disk
 }
 

@@ -133,6 +133,15 @@ func (b *Bench) Table() string {
 		}
 		p("| %s | %s | %s | %s | %s | %s | %s |", r.Name, r.amount(), r.Latency, beside, ratio, target, r.met())
 	}
+	if b.Stages != "" {
+		p("")
+		p("## A request, stage by stage")
+		p("")
+		p("Processor time and allocations of the node for each request of \"a day\", by profiles that it took of itself meanwhile. The")
+		p("innermost function that belongs to a stage decides. Allocations are sampled.")
+		p("")
+		out.WriteString(b.Stages)
+	}
 	return out.String()
 }
 

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/coffer-project/coffer/test/bench/run"
+	"github.com/coffer-project/coffer/test/bench/stages"
 	"github.com/coffer-project/coffer/test/harness"
 )
 
@@ -30,6 +31,8 @@ func Day(b *run.Bench, s *run.Scope) {
 	fill := write
 	fill.Count = dayKeys
 	b.Load(s, fill)
+	var names []string
+	var costs []stages.Costs
 	for _, rows := range []struct {
 		yardstick string
 		of        run.Work
@@ -62,8 +65,12 @@ func Day(b *run.Bench, s *run.Scope) {
 				Name: "a day: " + r.name + ": processor time of the server for each", Value: own.each(), Unit: " µs",
 				Yardstick: cpu, Beside: "bare",
 			})
+			w := r.work
+			w.Time = b.Seconds
+			names, costs = append(names, r.name), append(costs, stages.Of(b, s, n, w))
 		}
 	}
+	b.Stages = stages.Table(names, costs)
 }
 
 // row is a name and what is measured for it.

@@ -40,12 +40,15 @@ func ThreeNodes(b *run.Bench, s *run.Scope) {
 	c := harness.NewCluster(s, 3, harness.Options{Plain: true})
 	leader := c.Leader()
 	token := prepare(s, leader)
+	alone := b.RaftAlone(s, 64)
+	b.Add(alone)
 	b.MeasureDisk(s)
 	for _, conns := range writeConns {
 		o := b.Load(s, writes(addr(leader), token, "leader", conns))
 		b.AddLoad(fmt.Sprintf("KV write, 1 KiB, three nodes on one disk, through the leader, %d clients", conns), o, run.Row{})
 	}
 	b.Again(run.Row{Yardstick: b.FsyncRate, Beside: "fdatasync"})
+	b.Again(run.Row{Yardstick: alone.Value, Beside: "Raft alone", Target: 0.75})
 	standby := addr(c.Standbys()[0])
 	for _, conns := range writeConns {
 		o := b.Load(s, writes(standby, token, "standby", conns))

@@ -77,8 +77,8 @@ func logins(b *run.Bench, s *run.Scope, n *harness.Node) {
 	n.MustDo("POST", "/v1/auth/approle/role/app/secret-id", map[string]any{}).Decode(s, &role)
 	hashes := hashes(b)
 	b.Add(run.Row{Name: "argon2id of one password, 19 MiB, 2 passes, all cores", Value: hashes, Unit: "/s"})
-	o := b.Load(s, run.Work{Addr: addr(n), Method: "POST", Path: "/v1/auth/userpass/login/ana", Body: encode(map[string]string{"password": password}), Conns: 16})
-	b.AddLoad("login by userpass, 16 clients", o, run.Row{Yardstick: hashes, Beside: "argon2id"})
+	o := b.Load(s, run.Work{Addr: addr(n), Method: "POST", Path: "/v1/auth/userpass/login/ana", Body: encode(map[string]string{"password": password}), Conns: 8})
+	b.AddLoad("login by userpass, 8 clients", o, run.Row{Yardstick: hashes, Beside: "argon2id"})
 	o = b.Load(s, run.Work{Addr: addr(n), Method: "POST", Path: "/v1/auth/approle/login", Body: encode(map[string]string{"role_id": role.Data.RoleID, "secret_id": role.Data.SecretID}), Conns: 64})
 	b.AddLoad("login by approle, 64 clients", o, run.Row{})
 }

@@ -2,12 +2,9 @@ package servers
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/coffer-project/coffer/test/bench/run"
@@ -44,27 +41,5 @@ func ownMiB(s *run.Scope, n *harness.Node) float64 {
 
 // heapMiB is what of a node's memory is in use after a garbage collection.
 func heapMiB(s *run.Scope, n *harness.Node) float64 {
-	text := string(n.MustDo("GET", "/v1/sys/pprof/heap?gc=true&debug=1", nil).Body)
-	_, rest, _ := strings.Cut(text, "# HeapAlloc = ")
-	number, _, _ := strings.Cut(rest, "\n")
-	size, err := strconv.ParseFloat(number, 64)
-	s.Check(err)
-	return size / (1 << 20)
-}
-
-// diskUse is how many bytes of a disk the files of a directory take.
-func diskUse(s *run.Scope, dir string) float64 {
-	total := 0.0
-	s.Check(filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		info, err := d.Info()
-		if err != nil {
-			return err
-		}
-		total += float64(info.Sys().(*syscall.Stat_t).Blocks) * 512
-		return nil
-	}))
-	return total
+	return run.HeapBytes(s, n.MustDo("GET", "/v1/sys/pprof/heap?gc=true&debug=1", nil).Body) / (1 << 20)
 }

@@ -50,12 +50,10 @@ func SAMLLogins(b *run.Bench, s *run.Scope) {
 	}
 	bare.Time = b.Seconds / 10
 	var bares, starts, callbacks, tokens, logins []run.Outcome
-	var used time.Duration
+	var used [3]time.Duration // by starts, answers, tokens
 	for range rounds {
 		bares = append(bares, b.Load(s, bare))
-		before := cpuTime(s, m.node.PID())
-		start, callback, token := m.logins(b, s, count)
-		used += cpuTime(s, m.node.PID()) - before
+		start, callback, token := m.logins(b, s, count, &used)
 		starts, callbacks, tokens = append(starts, start), append(callbacks, callback), append(tokens, token)
 		logins = append(logins, inTurn(start, callback, token))
 	}
@@ -65,7 +63,13 @@ func SAMLLogins(b *run.Bench, s *run.Scope) {
 	b.AddLoad("login by SAML: its start", run.Middle(starts), run.Row{})
 	b.AddLoad("login by SAML: the identity provider's answer", run.Middle(callbacks), run.Row{Yardstick: yard.Rate(), Beside: "bare form"})
 	b.AddLoad("login by SAML: its token", run.Middle(tokens), run.Row{})
-	b.Add(run.Row{Name: "login by SAML: processor time of the node for each", Value: float64(used.Microseconds()) / float64(rounds*count), Unit: " µs"})
+	each := func(name string, used time.Duration) {
+		b.Add(run.Row{Name: "login by SAML: processor time of the node for each" + name, Value: float64(used.Microseconds()) / float64(rounds*count), Unit: " µs"})
+	}
+	each("", used[0]+used[1]+used[2])
+	each(", its start", used[0])
+	each(", the identity provider's answer", used[1])
+	each(", its token", used[2])
 	pendingLogins(b, s, mountSAML(s, c.Nodes[0], idp, "waiting"))
 }
 
@@ -107,9 +111,14 @@ func (m samlMount) start(count int) run.Work {
 	return w
 }
 
-// logins starts logins, has all of them answered, and gets their tokens.
-func (m samlMount) logins(b *run.Bench, s *run.Scope, count int) (start, callback, token run.Outcome) {
-	start = b.Load(s, m.start(count))
+// logins starts logins, has all of them answered, and gets their tokens. It adds the processor time of the node that each of the three takes.
+func (m samlMount) logins(b *run.Bench, s *run.Scope, count int, used *[3]time.Duration) (start, callback, token run.Outcome) {
+	load := func(kind int, w run.Work) run.Outcome {
+		before := cpuTime(s, m.node.PID())
+		defer func() { used[kind] += cpuTime(s, m.node.PID()) - before }()
+		return b.Load(s, w)
+	}
+	start = load(0, m.start(count))
 	answer, redeem := m.request("callback"), m.request("token")
 	answer.Type, answer.Bodies, redeem.Bodies = formType, make([]string, count), make([]string, count)
 	run.Together(s, count, func(i int) error {
@@ -127,7 +136,7 @@ func (m samlMount) logins(b *run.Bench, s *run.Scope, count int) (start, callbac
 		redeem.Bodies[i] = encode(map[string]string{"client_verifier": samlVerifier, "token_poll_id": started.Data.PollID})
 		return nil
 	})
-	return start, b.Load(s, answer), b.Load(s, redeem)
+	return start, load(1, answer), load(2, redeem)
 }
 
 // inTurn is the outcome of doing each of what was measured one after the other.
@@ -192,7 +201,7 @@ func pendingLogins(b *run.Bench, s *run.Scope, m samlMount) {
 		count = 500
 	}
 	heap, memory := heapMiB(s, m.node), ownMiB(s, m.node)
-	disk := diskUse(s, m.node.Dir)
+	disk := run.DiskUse(s, m.node.Dir)
 	w := m.start(count)
 	w.Keep, w.Conns = false, 64
 	name := fmt.Sprintf("%d pending logins by SAML", count)
@@ -200,7 +209,7 @@ func pendingLogins(b *run.Bench, s *run.Scope, m samlMount) {
 	<-time.After(b.Seconds / 10) // the last ones reach the file of the state
 	b.Add(run.Row{Name: name + ": resident memory of the node's own added, with garbage", Value: max(ownMiB(s, m.node)-memory, 0), Unit: " MiB"})
 	b.Add(run.Row{Name: name + ": memory in use added", Value: max(heapMiB(s, m.node)-heap, 0), Unit: " MiB"})
-	b.Add(run.Row{Name: name + ": storage added for each, state and log", Value: (diskUse(s, m.node.Dir) - disk) / float64(count), Unit: " bytes"})
+	b.Add(run.Row{Name: name + ": storage added for each, state and log", Value: (run.DiskUse(s, m.node.Dir) - disk) / float64(count), Unit: " bytes"})
 }
 
 // samlTB lets the identity provider, which is made for tests, end a measurement.
