@@ -4,7 +4,7 @@ import assert from 'node:assert/strict'
 import { Agent, request } from 'node:http'
 import { after, before, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { startUse } from './server.js'
+import { settled, startUse } from './server.js'
 
 const [SECRETS, POLICIES, ASSOCIATIONS] = [10_000, 500, 1000]
 const ROWS = 200
@@ -59,7 +59,7 @@ const row = (page, id) => page.locator(`[data-row="${id}"]`)
 async function measured(t, place, requests, work) {
   await use.as(use.rootToken, 'home', async (page) => {
     await sees(page.getByRole('heading', { name: 'Home' }))
-    await page.waitForLoadState('networkidle')
+    await settled(page)
     await page.evaluate(() => {
       window.tasks = []
       new PerformanceObserver((l) => window.tasks.push(...l.getEntries().map((e) => Math.round(e.duration)))).observe({ type: 'longtask' })

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { openPage, startBrowser, startServer } from './server.js'
+import { openPage, settled, startBrowser, startServer } from './server.js'
 
 let server, browser, rootToken, unsealKey, dir
 
@@ -156,7 +156,7 @@ test('each tab of the cluster asks for no more than it shows', async () => {
       await page.goto(`${server.url}/ui/#/${place}`)
       for (let second = 0; second < 12; second++) {
         await page.clock.runFor(1000)
-        await page.waitForLoadState('networkidle')
+        await settled(page)
       }
       page.off('request', count)
       assert.ok(requests.length <= 15, `${place}: ${requests.length} requests in 12 seconds: ${requests.join(' ')}`)

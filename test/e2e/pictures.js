@@ -1,7 +1,7 @@
 // Makes the pictures of README, docs/pictures/*.png, of real servers: node pictures.js
 
 import { setTimeout as sleep } from 'node:timers/promises'
-import { startGitLab, startUse } from './server.js'
+import { settled, startGitLab, startUse } from './server.js'
 
 const to = (name) => new URL(`../../docs/pictures/${name}.png`, import.meta.url).pathname
 const PATH = 'sys/sync/destinations/gitlab/shop'
@@ -46,7 +46,7 @@ try {
       place,
       async (page) => {
         await page.locator(ready).first().waitFor()
-        await page.waitForLoadState('networkidle')
+        await settled(page)
         if (name === 'access') {
           await page.getByRole('button', { name: 'Find who carries them' }).click()
           await page.getByRole('link', { name: 'checkout-service' }).waitFor()

@@ -82,6 +82,17 @@ export function startBrowser() {
   })
 }
 
+const underWay = new WeakMap() // the requests of a page that have no answer yet
+
+/** Waits until a page awaits no answer, which the state "networkidle" tells only after a page was loaded as a whole. */
+export async function settled(page) {
+  const open = underWay.get(page)
+  do {
+    while (open.size > 0) await sleep(20)
+    for (let turn = 0; turn < 2; turn++) await page.evaluate(() => undefined)
+  } while (open.size > 0)
+}
+
 /**
  * A page that collects what must never happen: violations of the content security policy, errors in scripts,
  * and requests to anywhere but the server.
@@ -89,6 +100,9 @@ export function startBrowser() {
 export async function openPage(browser, server, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1200, height: 800 }, ...options })
   await context.grantPermissions(['clipboard-read', 'clipboard-write'], { origin: server.url })
+  // Answers that come late, in milliseconds, show where a test looks before there is anything to see.
+  const late = Number(process.env.COFFER_LATE_ANSWERS ?? 0)
+  if (late) await context.route('**/v1/**', async (route) => sleep(late).then(() => route.continue().catch(() => undefined)))
   const faults = []
   const page = await context.newPage()
   await page.exposeFunction('reportViolation', (text) => faults.push(text))
@@ -100,6 +114,10 @@ export async function openPage(browser, server, options = {}) {
     // A refused request is an error to the browser and an answer to the page.
     if (m.type() === 'error' && !m.text().startsWith('Failed to load resource')) faults.push(m.text())
   })
+  const open = new Set()
+  underWay.set(page, open)
+  page.on('request', (r) => open.add(r))
+  for (const end of ['requestfinished', 'requestfailed']) page.on(end, (r) => open.delete(r))
   page.on('request', (r) => {
     if (!r.url().startsWith(server.url) && !r.url().startsWith('blob:')) faults.push(`request to ${r.url()}`)
   })

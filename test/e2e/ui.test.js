@@ -7,7 +7,7 @@ import { readFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, test as run } from 'node:test'
-import { openPage, startBrowser, startServer } from './server.js'
+import { openPage, settled, startBrowser, startServer } from './server.js'
 
 let server, browser, context, page, faults
 let keys, rootToken
@@ -174,7 +174,7 @@ test('creates a secret and reveals it', async () => {
   await sees(heading('data base?#1'))
   assert.equal((await page.locator('main').innerText()).includes('horse'), false, 'values are hidden')
   await button('Reveal password').click()
-  assert.equal(await page.locator('pre[data-value="password"]').innerText(), 'correct "horse"\nbattery')
+  assert.equal(await page.locator('[data-value="password"]').innerText(), 'correct "horse"\nbattery')
   await button('Hide password').click()
   await button('Copy password').click()
   await sees(notice('password copied'))
@@ -503,7 +503,7 @@ test('signs in with a username, and words a refusal as the server does', async (
     await enter(there, 'ann', 'pw-of-ann')
     await sees(there.getByRole('heading', { name: 'Secrets' }))
     await sees(there.getByText('people-ann'))
-    await there.waitForLoadState('networkidle')
+    await settled(there)
     const lookups = asked.filter((url) => url.endsWith('/lookup-self')).length
     assert.ok(lookups <= 2, `the token was looked up ${lookups} times`)
     assert.equal(await there.getByLabel('Namespace').count(), 0, 'there is none to choose from')
@@ -734,7 +734,7 @@ test('fits a screen 360 pixels wide, light and dark', async () => {
     for (const place of ['secrets', 'secrets/team%2F/list', secret, secret.replace('show', 'edit'), 'policies', 'policies/new', 'tokens', 'wrapping', 'wrapping?ns=division', 'engines/new', 'engines/methods', 'audit', 'overview', 'overview/replication']) {
       await small.page.goto(`${server.url}/ui/#/${place}`)
       await sees(small.page.locator('main h1'))
-      await small.page.waitForLoadState('networkidle')
+      await settled(small.page)
       const wide = await small.page.evaluate(() => document.documentElement.scrollWidth)
       assert.ok(wide <= 360, `${place} is ${wide} pixels wide`)
     }
@@ -775,7 +775,7 @@ test('asks the server no more than it shows', async () => {
     await sees(one.page.locator('main h1'))
     for (let second = 0; second < 12; second++) {
       await one.page.clock.runFor(1000)
-      await one.page.waitForLoadState('networkidle')
+      await settled(one.page)
     }
     one.page.off('request', count)
     assert.ok(requests.length <= 15, `${place}: ${requests.length} requests in 12 seconds: ${requests.join(' ')}`)
@@ -809,7 +809,7 @@ test('every control has a name', async () => {
   for (const place of ['secrets', 'secrets/team%2F/list', 'secrets/team%2F/show/app/cache', 'secrets/team%2F/edit/app/cache', 'policies/new', 'tokens', 'wrapping', 'engines/new', 'engines/methods', 'audit', 'overview', 'overview/replication']) {
     await page.goto(`${server.url}/ui/#/${place}`)
     await sees(page.locator('main h1'))
-    await page.waitForLoadState('networkidle')
+    await settled(page)
     const nameless = await page.evaluate(() =>
       [...document.querySelectorAll('button, a, input, textarea, select')]
         .filter((e) => !(e.getAttribute('aria-label') || e.labels?.[0]?.textContent.trim() || e.textContent.trim()))
