@@ -103,8 +103,15 @@ func TestMountLeavesTheScope(t *testing.T) {
 	ear.say(replication.AskPage{Unit: "mount/b", Values: true})
 	ear.say(replication.AskItems{Unit: "mount/b", Keys: []storage.Key{"s/b/new", anchorKey("b")}})
 	ear.say(replication.AskPage{Unit: "mount/c", Values: true})
-	ear.awaits("mount c")
-	if got := ear.all(); strings.Contains(got, "closed value") || strings.Contains(got, "moved") {
+	got := ""
+	if !ear.hears("mount c") { // a stream ends if a mount leaves the scope while it is read for an answer: the secondary comes back
+		got = ear.all()
+		ear = newListener(t, p, s)
+		ear.say(replication.AskPage{Unit: "mount/b", Values: true})
+		ear.say(replication.AskPage{Unit: "mount/c", Values: true})
+		ear.awaits("mount c")
+	}
+	if got += ear.all(); strings.Contains(got, "closed value") || strings.Contains(got, "moved") {
 		t.Error("it got what was written after the move")
 	}
 }

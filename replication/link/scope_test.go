@@ -2,7 +2,9 @@ package link
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"testing"
@@ -68,7 +70,7 @@ func (ear *listener) say(m replication.Message) {
 	if err != nil {
 		ear.t.Fatal(err)
 	}
-	if err := ear.stream.Send(sent); err != nil {
+	if err := ear.stream.Send(sent); err != nil && !errors.Is(err, io.EOF) { // of one that has ended nothing is heard
 		ear.t.Fatal(err)
 	}
 }
@@ -82,17 +84,30 @@ func (ear *listener) all() string {
 
 func (ear *listener) awaits(text string) {
 	ear.t.Helper()
+	if !ear.hears(text) {
+		ear.t.Fatalf("the stream has ended without %s", text)
+	}
+}
+
+// hears waits until the text is there, or the stream has ended without it.
+func (ear *listener) hears(text string) (heard bool) {
+	ear.t.Helper()
 	looked := 0
 	eventually(ear.t, "it gets "+text, func() bool {
+		ended := false
+		select {
+		case <-ear.done:
+			ended = true
+		default:
+		}
 		ear.mu.Lock()
 		defer ear.mu.Unlock()
-		for ; looked < len(ear.got); looked++ {
-			if strings.Contains(ear.got[looked], text) {
-				return true
-			}
+		for ; looked < len(ear.got) && !heard; looked++ {
+			heard = strings.Contains(ear.got[looked], text)
 		}
-		return false
+		return heard || ended
 	})
+	return heard
 }
 
 // Nothing of what a secondary must not have ever reaches it, whatever it asks for: neither names nor values.

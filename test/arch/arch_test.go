@@ -112,6 +112,9 @@ var plan = []struct{ of, may string }{
 	{"server/plugin", "server/plugin/backend server/plugin/process engines engines/input/jsontext storage"},
 	{"server/plugin/backend", "server/plugin/process engines storage"},
 	{"server/plugin/process", ""},
+	{"server/mount", "server/mount/unknown server/mount/gate server/snapmap engines storage"},
+	{"server/namespace", "server/snapmap engines storage"},
+	{"server/snapmap", ""},
 	{"server/mount/unknown", "engines storage"},
 	{"server/lease/record", "server/lease/index engines storage"},
 	{"server/lease/queue", "server/lease/index server/lease/record storage"},
@@ -157,8 +160,10 @@ var plan = []struct{ of, may string }{
 	{"test/bench/run", ""},                             // what the sections share
 	{"test/bench/peer", "test/bench/run test/harness"}, // another server to measure beside
 	{"test/bench/parts", "test/bench/run engines server/lease server/token server/replicated/enrol server/replicated/filter replication replication/link storage storage/* cluster"}, // without a server in front
-	{"test/bench/shelf", "test/bench/run"}, // a destination of secret sync
-	{"test/bench/servers", "test/bench/run test/bench/peer test/bench/shelf test/kvplugin engines/cloud/awstest engines/saml/assertion engines/saml/samltest test/harness"},
+	{"test/bench/shelf", "test/bench/run"},              // a destination of secret sync
+	{"test/bench/scale", "test/bench/run test/harness"}, // many of a kind
+	{"test/bench/stages", "test/bench/run test/harness"},
+	{"test/bench/servers", "test/bench/run test/bench/stages test/bench/peer test/bench/shelf test/kvplugin engines/cloud/awstest engines/saml/assertion engines/saml/samltest test/harness"},
 	{"test/system/replication", "storage storage/* server/seal server/replicated server/replicated/* test/harness"}, // it opens the files of stopped nodes
 	{"test/system/conformance", "engines/cloud/awstest engines/saml/samltest test/harness"},                         // it plays the providers
 	{"test/system/hostile", "engines/cloud/awstest engines/saml/samltest test/harness"},

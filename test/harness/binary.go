@@ -100,14 +100,6 @@ func RemoveBinary() {
 	}
 }
 
-// MainWithoutRace is Main for a suite whose servers all run as Options.WithoutRace says.
-func MainWithoutRace(m *testing.M) {
-	if plain := os.Getenv("COFFER_TEST_CLIENT"); plain != "" {
-		os.Setenv("COFFER_TEST_BINARY", plain)
-	}
-	Main(m)
-}
-
 // Main runs a package's tests, and afterwards removes the binary and calls what is given; call it from TestMain.
 func Main(m *testing.M, after ...func()) {
 	// The client library reads these; a test must not depend on who runs it.

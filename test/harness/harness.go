@@ -50,10 +50,7 @@ type Options struct {
 	StorageConfig, Config string
 	// ListenerConfig is more lines for the listener stanza.
 	ListenerConfig string
-	// WithoutRace runs the binary in COFFER_TEST_CLIENT, if it is set, which has no race detector: for requests that another
-	// test, or the same one, sends to nodes with it.
-	WithoutRace bool
-	// Memory is for tests that measure memory: as WithoutRace, and garbage is collected early, as both take memory of their own.
+	// Memory is for tests that measure memory: garbage is collected early, whatever the environment says.
 	Memory bool
 	// Files is how many descriptors a process may have, 0 for what the test has.
 	Files int

@@ -159,9 +159,6 @@ func (n *Node) TryStart() error {
 func (n *Node) Launch() error {
 	n.c.t.Helper()
 	binary := cmp.Or(n.binary, Binary(n.c.t))
-	if plain := os.Getenv("COFFER_TEST_CLIENT"); plain != "" && n.binary == "" && (n.c.opts.Memory || n.c.opts.WithoutRace) {
-		binary = plain
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.process != nil {

@@ -25,8 +25,7 @@ import (
 	"github.com/coffer-project/coffer/test/harness"
 )
 
-// The servers run without the race detector: each is sent one request after another.
-func TestMain(m *testing.M) { harness.MainWithoutRace(m) }
+func TestMain(m *testing.M) { harness.Main(m) }
 
 // inventory is what one data directory holds. The secrets in it protect nothing else.
 type inventory struct {

@@ -49,16 +49,12 @@ func TestLive(t *testing.T) {
 	})
 }
 
-// setup gives scripts a home of their own and the command coffer. Commands and servers are the program in COFFER_TEST_CLIENT, if there
-// is one: they are hundreds of processes, and without the race detector each takes a fraction of the time. The other suites send the
-// same requests to servers with it.
+// setup gives scripts a home of their own and the command coffer.
 func setup(t *testing.T) func(*testscript.Env) error {
-	program := os.Getenv("COFFER_TEST_CLIENT")
-	if program == "" {
-		program = harness.Binary(t)
-	}
+	program := harness.Binary(t)
 	return func(env *testscript.Env) error {
 		env.Setenv("HOME", env.WorkDir)
+		env.Setenv("GOGC", os.Getenv("GOGC"))
 		env.Setenv("COFFER_KEYRING", "off") // which would be that of the user who runs the tests
 		// Under -race each process would wait a second before it exits, for races which are still going on.
 		env.Setenv("GORACE", "atexit_sleep_ms=0")

@@ -154,7 +154,7 @@ type server struct {
 }
 
 func newServer(t *testing.T) server {
-	s := server{t, harness.NewCluster(t, 1, harness.Options{WithoutRace: true})}
+	s := server{t, harness.NewCluster(t, 1, harness.Options{})}
 	for path, body := range map[string]any{
 		"sys/mounts/secret": map[string]any{"type": "kv-v2"}, "sys/mounts/kv1": map[string]any{"type": "kv"}, "sys/mounts/aws": map[string]any{"type": "aws"},
 		"sys/auth/approle": map[string]any{"type": "approle"}, "sys/auth/userpass": map[string]any{"type": "userpass"}, "sys/auth/saml": map[string]any{"type": "saml"}, "sys/auth/cert": map[string]any{"type": "cert"},

@@ -18,7 +18,7 @@ import (
 	"github.com/openbao/openbao/api/v2"
 )
 
-func TestMain(m *testing.M) { harness.MainWithoutRace(m) }
+func TestMain(m *testing.M) { harness.Main(m) }
 
 // suite is a cluster of three and the client of its first node, with the root token.
 type suite struct {

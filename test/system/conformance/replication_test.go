@@ -21,7 +21,6 @@ type pair struct {
 
 // TestReplicationClients drives every path of replication with both clients, unchanged. A request goes to any node of its
 // cluster, as behind a load balancer.
-// The servers run without the race detector: test/system/replication sends them the same with it.
 func TestReplicationClients(t *testing.T) {
 	t.Parallel()
 	one := harness.NewCluster(t, 3, harness.Options{Prefix: "p", StorageConfig: patient})

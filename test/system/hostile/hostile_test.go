@@ -24,7 +24,7 @@ import (
 	"github.com/coffer-project/coffer/test/harness"
 )
 
-func TestMain(m *testing.M) { harness.MainWithoutRace(m) }
+func TestMain(m *testing.M) { harness.Main(m) }
 
 // marker is in every value sent. No error may repeat it.
 const marker = "hOsTiLe-VaLuE"

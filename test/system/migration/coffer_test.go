@@ -84,7 +84,7 @@ func populate(p place) {
 }
 
 func TestImportFromCoffer(t *testing.T) {
-	from := harness.NewCluster(t, 1, harness.Options{Prefix: "s", WithoutRace: true})
+	from := harness.NewCluster(t, 1, harness.Options{Prefix: "s"})
 	to := harness.NewCluster(t, 1, harness.Options{Prefix: "d"})
 	a, b := place{t, from}, place{t, to}
 	populate(a)

@@ -49,11 +49,7 @@ func (m *mover) file(name, text string) string {
 }
 
 func (m *mover) command(ctx context.Context, args ...string) *exec.Cmd {
-	program := os.Getenv("COFFER_TEST_CLIENT")
-	if program == "" {
-		program = harness.Binary(m.t)
-	}
-	cmd := exec.CommandContext(ctx, program, append(append([]string{"import", "vault", "-ledger=" + m.ledger}, m.source...), args...)...)
+	cmd := exec.CommandContext(ctx, harness.Binary(m.t), append(append([]string{"import", "vault", "-ledger=" + m.ledger}, m.source...), args...)...)
 	cmd.Env = append(os.Environ(), "COFFER_ADDR="+m.to.Nodes[0].URL, "COFFER_CACERT="+m.to.CAFile, "COFFER_TOKEN="+m.to.RootToken, "HOME="+m.dir)
 	return cmd
 }

@@ -55,7 +55,7 @@ func TestMoveIn(t *testing.T) {
 		config = fmt.Sprintf("\nplugin_directory = %q\n", dir)
 	}
 	t.Run("Coffer", func(t *testing.T) {
-		from := harness.NewCluster(t, 1, harness.Options{Prefix: "s", WithoutRace: true, Config: config})
+		from := harness.NewCluster(t, 1, harness.Options{Prefix: "s", Config: config})
 		s := &inhabited{server: &server{t, from.Nodes[0].URL, from.RootToken, from.Nodes[0].HTTP, true}}
 		moveIn(t, s, from.CAFile, config)
 	})
@@ -119,7 +119,7 @@ func moveIn(t *testing.T, s *inhabited, ca, config string) {
 	}
 	lap("the source is populated")
 
-	to := harness.NewCluster(t, 3, harness.Options{WithoutRace: true, Config: config})
+	to := harness.NewCluster(t, 3, harness.Options{Config: config})
 	d := &server{t, to.Nodes[0].URL, to.RootToken, to.Nodes[0].HTTP, true}
 	m := &mover{t: t, to: to, dir: t.TempDir()}
 	m.ledger = filepath.Join(m.dir, "ledger.jsonl")

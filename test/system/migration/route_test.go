@@ -12,7 +12,7 @@ import (
 
 // TestImportRoute sends an import to a standby of three nodes: it needs sudo, counts for quotas, and its values are hashed in the audit log.
 func TestImportRoute(t *testing.T) {
-	c := harness.NewCluster(t, 3, harness.Options{WithoutRace: true})
+	c := harness.NewCluster(t, 3, harness.Options{})
 	p := place{t, c}
 	p.write("sys/mounts/kv", fields{"type": "kv", "options": fields{"version": "2"}})
 	log := filepath.Join(t.TempDir(), "audit.log")

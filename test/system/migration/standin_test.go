@@ -148,7 +148,7 @@ func (s *standIn) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func TestImportFromFamily(t *testing.T) {
-	to := harness.NewCluster(t, 1, harness.Options{WithoutRace: true})
+	to := harness.NewCluster(t, 1, harness.Options{})
 	b := place{t, to}
 	s := newStandIn(t)
 	m := &mover{t: t, to: to, dir: t.TempDir()}
@@ -230,7 +230,7 @@ func TestImportFromFamily(t *testing.T) {
 
 // TestImportStops tries what ends the command at once.
 func TestImportStops(t *testing.T) {
-	to := harness.NewCluster(t, 1, harness.Options{WithoutRace: true})
+	to := harness.NewCluster(t, 1, harness.Options{})
 	s := newStandIn(t)
 	m := &mover{t: t, to: to, dir: t.TempDir()}
 	m.ledger = filepath.Join(m.dir, "ledger.jsonl")
@@ -260,7 +260,7 @@ func TestImportStops(t *testing.T) {
 
 // TestHostileSource imports from a server whose names would be other paths of the destination.
 func TestHostileSource(t *testing.T) {
-	to := harness.NewCluster(t, 1, harness.Options{WithoutRace: true})
+	to := harness.NewCluster(t, 1, harness.Options{})
 	b := place{t, to}
 	s := newStandIn(t)
 	const evil = `path \"*\" { capabilities = [\"sudo\"] }`
@@ -308,7 +308,7 @@ func unused(t *testing.T) string {
 
 // TestDestinationFull imports into a cluster with a storage quota that is too small.
 func TestDestinationFull(t *testing.T) {
-	to := harness.NewCluster(t, 1, harness.Options{WithoutRace: true})
+	to := harness.NewCluster(t, 1, harness.Options{})
 	b := place{t, to}
 	s := newStandIn(t)
 	b.write("sys/mounts/secret", fields{"type": "kv", "options": fields{"version": "2"}})

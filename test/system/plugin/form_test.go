@@ -91,6 +91,20 @@ func TestForms(t *testing.T) {
 	}
 }
 
+// TestFormWithoutUI has the plugin answer the browser where there is no UI to go on to.
+func TestFormWithoutUI(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1, harness.Options{Prefix: "noui", Config: "ui = false"})
+	n := c.Leader()
+	register(n, "auth", "oidc", "auth")
+	n.MustDo("POST", "/v1/sys/auth/oidc", map[string]any{"type": "oidc"})
+	body := url.Values{"state": {"of ann"}, "code": {"ann"}}.Encode()
+	status, header, text := postOnce(t, browserOf(t, c), n, "auth/oidc/oidc/callback", "application/x-www-form-urlencoded", body)
+	if status >= 300 || header.Get("Location") != "" {
+		t.Errorf("the browser got status %d, and goes on to %q: %s", status, header.Get("Location"), text)
+	}
+}
+
 // postOnce sends what a page of another site has a browser send.
 func postOnce(t *testing.T, browser *http.Client, n *harness.Node, path, kind, body string) (int, http.Header, string) {
 	t.Helper()

@@ -75,7 +75,7 @@ func emulate(t *testing.T) string {
 
 // aws1 is the emulator, emptied, with faults in front.
 type aws1 struct {
-	api    *secretsmanager.Client // as another client uses it
+	api    *secretsmanager.Client // as another client uses it, with the SDK's own retries: the emulator drops a connection now and then
 	faults *desttest.Faults
 	front  string
 	change func(*cloud1sm.Config)
@@ -86,7 +86,7 @@ func newAWS(t *testing.T, emulator string) *aws1 {
 	p := &aws1{}
 	p.faults, p.front = fronted(t, emulator, "InternalServiceError", "DescribeSecret", "GetSecretValue", "ListSecrets")
 	p.api = secretsmanager.New(secretsmanager.Options{
-		Region: region, BaseEndpoint: &emulator, Retryer: aws.NopRetryer{}, Credentials: credentials.NewStaticCredentialsProvider(accessKey, secretKey, ""),
+		Region: region, BaseEndpoint: &emulator, Credentials: credentials.NewStaticCredentialsProvider(accessKey, secretKey, ""),
 	})
 	return p
 }

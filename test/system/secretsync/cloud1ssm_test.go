@@ -33,7 +33,7 @@ func newParameters(t *testing.T, emulator string) *parameters {
 	p := &parameters{}
 	p.faults, p.front = fronted(t, emulator, "InternalServerError", "GetParameter", "DescribeParameters", "ListTagsForResource")
 	p.api = ssm.New(ssm.Options{
-		Region: region, BaseEndpoint: &emulator, Retryer: aws.NopRetryer{}, Credentials: credentials.NewStaticCredentialsProvider(accessKey, secretKey, ""),
+		Region: region, BaseEndpoint: &emulator, Credentials: credentials.NewStaticCredentialsProvider(accessKey, secretKey, ""),
 	})
 	return p
 }

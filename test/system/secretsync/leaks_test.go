@@ -107,7 +107,7 @@ func TestNothingLeaks(t *testing.T) {
 			return err
 		}
 		text, err := os.ReadFile(path)
-		find(filepath.Base(path), text)
+		find(filepath.Base(path), bytes.TrimRight(text, "\x00")) // the journal is made of zeros
 		return err
 	})
 	if err != nil {

@@ -50,6 +50,7 @@ func grown(t *testing.T, file string, send func()) (size, lines int) {
 // is needed, by two of at most 1.5 KiB where none is; and what a client with a token sends, by what
 // the limits of a record say.
 func TestAuditVolume(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.must("POST", "sys/mounts/secret", fields{"type": "kv", "options": fields{"version": "2"}})
 	root.people("bob", "default")
@@ -131,6 +132,7 @@ func TestAuditVolume(t *testing.T) {
 // TestNodeRequestsAreRecorded: the initialisation and each unseal are recorded once there is a device that can be open, and
 // so are attempts upon a node that is initialised and unsealed. No share of a key is.
 func TestNodeRequestsAreRecorded(t *testing.T) {
+	t.Parallel()
 	c, root := single(t, harness.Options{Shamir: true})
 	file := root.auditFile()
 	root.must("POST", "sys/audit-hash/file", fields{"input": "x"})
@@ -175,6 +177,7 @@ func TestNodeRequestsAreRecorded(t *testing.T) {
 // TestLoginRecords: the record of a login says who it is, and those of the requests that a SAML login takes have an id in
 // common.
 func TestLoginRecords(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.people("bob", "default")
 	m := root.saml("sso", samltest.New(t), nil)
@@ -234,6 +237,7 @@ func TestLoginRecords(t *testing.T) {
 // TestAuditFileRoots: whoever may enable audit devices writes no other file of the server: none outside of the directories
 // that the configuration names, none in the data directory, and no line that means something to another program.
 func TestAuditFileRoots(t *testing.T) {
+	t.Parallel()
 	base := t.TempDir()
 	logs, other := filepath.Join(base, "logs"), filepath.Join(base, "other")
 	for _, dir := range []string{logs, other} {
@@ -274,6 +278,7 @@ func TestAuditFileRoots(t *testing.T) {
 // TestAuditDefaults: without the stanza audit files are beside the data directory, in a directory that is made for them; and
 // a disk that is almost full is in the log and in the metrics.
 func TestAuditDefaults(t *testing.T) {
+	t.Parallel()
 	base := t.TempDir()
 	c, root := single(t, harness.Options{
 		Dir:    func(string) string { return filepath.Join(base, "data") },
@@ -306,6 +311,7 @@ func TestAuditDefaults(t *testing.T) {
 
 // TestAuditSearch: searching the audit log needs sudo in the root namespace, is recorded itself, and answers neither values nor hashes of them.
 func TestAuditSearch(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.auditFile()
 	root.must("POST", "sys/mounts/kv", fields{"type": "kv"})

@@ -60,6 +60,7 @@ func without(t *testing.T, method, url string, body any, header ...string) (stat
 // TestCeremoniesNeedTokens: without a token, and with one that lacks sudo, a client neither begins nor sees, stops or spoils a
 // key ceremony, unless the listener says so; and there, only with the nonce of the attempt.
 func TestCeremoniesNeedTokens(t *testing.T) {
+	t.Parallel()
 	open, config := openListener(t)
 	c := harness.NewCluster(t, 1, harness.Options{Shamir: true, Config: config})
 	root := user{t, c.Nodes[0], c.RootToken, ""}
@@ -120,6 +121,7 @@ func TestCeremoniesNeedTokens(t *testing.T) {
 // TestUnsealAttempts: wrong shares and resets of other addresses neither end nor spoil an attempt to unseal a node, whose
 // holders may be at different addresses themselves.
 func TestUnsealAttempts(t *testing.T) {
+	t.Parallel()
 	c := harness.NewCluster(t, 1, harness.Options{Shamir: true})
 	n := c.Nodes[0]
 	n.Stop()

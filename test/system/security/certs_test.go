@@ -101,6 +101,7 @@ func (m machine) stays(t *testing.T, what string, n *harness.Node, role string) 
 // TestClientCertificates: a certificate logs in at every node, if a CA of the role has issued it, it says what the role wants, and it is
 // neither expired nor revoked; its token is renewed with the same key only.
 func TestClientCertificates(t *testing.T) {
+	t.Parallel()
 	c := harness.NewCluster(t, 3, harness.Options{})
 	root := user{t, c.Leader(), c.RootToken, ""}
 	logFile := filepath.Join(t.TempDir(), "audit.log")
@@ -205,6 +206,7 @@ func recorded(t *testing.T, file string, cert *certtest.Client) {
 
 // TestClientCertificatesOnASecondary: a shared method takes certificates on a secondary, too, which asks for them by itself.
 func TestClientCertificatesOnASecondary(t *testing.T) {
+	t.Parallel()
 	primary, secondary := harness.NewCluster(t, 1, harness.Options{Prefix: "p"}), harness.NewCluster(t, 1, harness.Options{Prefix: "s"})
 	root := user{t, primary.Leader(), primary.RootToken, ""}
 	ca := certtest.New(t, "ca")
@@ -239,6 +241,7 @@ func manyAreRefused(t *testing.T, c *harness.Cluster, ca *certtest.CA) {
 
 // TestNoClientCertificates: a listener with tls_disable_client_certs never asks.
 func TestNoClientCertificates(t *testing.T) {
+	t.Parallel()
 	c, root := single(t, harness.Options{ListenerConfig: "  tls_disable_client_certs = true"})
 	ca := certtest.New(t, "ca")
 	root.must("POST", "sys/namespaces/child", nil)
@@ -250,6 +253,7 @@ func TestNoClientCertificates(t *testing.T) {
 
 // TestCertificatesOfNamespaces: a method in any namespace has the listener ask.
 func TestCertificatesOfNamespaces(t *testing.T) {
+	t.Parallel()
 	c, root := single(t, harness.Options{})
 	ca := certtest.New(t, "ca")
 	m := machine{c: c, cert: ca.Issue("web", nil)}
@@ -276,6 +280,7 @@ func TestCertificatesOfNamespaces(t *testing.T) {
 
 // TestClientCertificateHeader: an authorized proxy says which certificate its client has, and no other client does.
 func TestClientCertificateHeader(t *testing.T) {
+	t.Parallel()
 	c, root := single(t, harness.Options{ListenerConfig: `
   x_forwarded_for_authorized_addrs = ["127.0.0.0/31"]
   x_forwarded_for_reject_not_present = false

@@ -112,6 +112,7 @@ func (m cloud) operations() [][2]string {
 // TestCloudPolicies: no path of the engine does anything without a policy, which the provider never hears of; a policy about
 // one role is about that one, however it is spelled.
 func TestCloudPolicies(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	m := root.cloud("cloud", "coffer", awstest.New(t))
 	requests := m.operations()
@@ -194,6 +195,7 @@ func TestCloudPolicies(t *testing.T) {
 // TestCloudNamespaces: mounts of two namespaces, even with the same provider, have nothing to do with one another: roles,
 // credentials, leases, users.
 func TestCloudNamespaces(t *testing.T) {
+	t.Parallel()
 	_, root, a, _, b := neighbours(t)
 	provider := awstest.New(t)
 	ma, mb := a.cloud("cloud", "of-a", provider), b.cloud("cloud", "of-b", provider)

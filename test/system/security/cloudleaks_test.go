@@ -105,6 +105,7 @@ func (v *tour) walkRoots(m cloud) {
 // TestCloudLeaks looks for every secret of the credentials that a mount uses, makes and hands out in the logs at their most
 // talkative, in errors, metrics, descriptions, the audit log, in files and in a snapshot; the audit log has hashes.
 func TestCloudLeaks(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{Config: `log_level = "trace"`})
 	v := &tour{user: root, secrets: map[string]string{}}
 	auditLog := filepath.Join(t.TempDir(), "audit.log")

@@ -14,6 +14,7 @@ import (
 
 // TestOneUnwraps: of many who redeem a wrapping token at once on all nodes, one gets what is in it.
 func TestOneUnwraps(t *testing.T) {
+	t.Parallel()
 	c := harness.NewCluster(t, 3, harness.Options{ListenerConfig: "redact_addresses = true\n  redact_version = true"})
 	root := user{t, c.Leader(), c.RootToken, ""}
 	helper := root.having("default")
@@ -130,6 +131,7 @@ func revokedEverywhere(t *testing.T, c *harness.Cluster) {
 
 // TestStrangersDoNotJoin: without the seal's key nobody enters the cluster, and what is said in trying tells nothing.
 func TestStrangersDoNotJoin(t *testing.T) {
+	t.Parallel()
 	c, root := single(t, harness.Options{})
 	stranger := root.nobody()
 	var challenges []string

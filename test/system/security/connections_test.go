@@ -80,6 +80,7 @@ func (w *wire) ask(method, path, body string, header ...string) (status int, h h
 
 // TestIdleConnections: idle connections of one address, more than the process has descriptors, keep no client out.
 func TestIdleConnections(t *testing.T) {
+	t.Parallel()
 	c, root := single(t, harness.Options{Files: 150})
 	n := root.n
 	for i := range 170 {
@@ -103,6 +104,7 @@ func boundToken(root user, address string) []string {
 
 // TestForwardedFor: X-Forwarded-For says who the client is if an authorized proxy sends it, and nothing otherwise.
 func TestForwardedFor(t *testing.T) {
+	t.Parallel()
 	c, root := single(t, harness.Options{ListenerConfig: `
   x_forwarded_for_authorized_addrs = ["127.0.0.0/31"]
   x_forwarded_for_reject_not_present = false
@@ -132,6 +134,7 @@ func TestForwardedFor(t *testing.T) {
 // TestProxyProtocol: PROXY headers of both versions say who the client is if an authorized proxy sends them; connections
 // are counted by it.
 func TestProxyProtocol(t *testing.T) {
+	t.Parallel()
 	v1 := func(ip string) string { return "PROXY TCP4 " + ip + " 127.0.0.1 40000 8200\r\n" }
 	v2 := "\r\n\r\n\x00\r\nQUIT\n\x21\x11\x00\x0c\xcb\x00\x71\x07\x7f\x00\x00\x01\x9c\x40\x20\x08" // 203.0.113.7
 	t.Run("allow_authorized", func(t *testing.T) {
@@ -204,6 +207,7 @@ func TestProxyProtocol(t *testing.T) {
 // TestRedaction: what a listener redacts is empty in all that needs no token, in namespaces, too; and what browsers must know
 // of the API is in every response.
 func TestRedaction(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{ListenerConfig: "redact_addresses = true\n  redact_version = true\n  redact_cluster_name = true"})
 	root.must("POST", "sys/namespaces/a", nil)
 	root.replicates()

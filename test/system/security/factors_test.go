@@ -13,6 +13,7 @@ import (
 
 // TestSecondFactor: a password alone gives no token, and a code gives one, once.
 func TestSecondFactor(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.people("bob", "default")
 	root.people("eve", "default")

@@ -10,6 +10,7 @@ import (
 
 // TestTemplateNames gives somebody names that would widen a policy with templates, if they were taken for patterns.
 func TestTemplateNames(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.must("POST", "sys/mounts/kv", fields{"type": "kv"})
 	root.must("POST", "kv/victim/x", fields{"secret": hidden})
@@ -37,6 +38,7 @@ func TestTemplateNames(t *testing.T) {
 
 // TestPolicyNamedRoot: whatever hands out policies does not hand out root, however it is spelled.
 func TestPolicyNamedRoot(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.people("eve")
 	login := root.login("eve")
@@ -81,6 +83,7 @@ func TestPolicyNamedRoot(t *testing.T) {
 
 // TestChildTokens: what a token makes has no more rights than it.
 func TestChildTokens(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.must("POST", "sys/mounts/kv", fields{"type": "kv"})
 	root.must("POST", "kv/x", fields{"secret": hidden})
@@ -116,6 +119,7 @@ func TestChildTokens(t *testing.T) {
 
 // TestSudoPaths: paths that ask for sudo do not take the plain capability.
 func TestSudoPaths(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.policy("plain", `path "*" { capabilities = ["create", "read", "update", "patch", "delete", "list"] }`)
 	plain := root.having("plain")
@@ -139,6 +143,7 @@ func TestSudoPaths(t *testing.T) {
 
 // TestIdentityMerge: nobody takes over an entity by merging it into their own, or an alias by writing it.
 func TestIdentityMerge(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.must("POST", "sys/mounts/kv", fields{"type": "kv"})
 	root.must("POST", "kv/x", fields{"secret": hidden})
@@ -174,6 +179,7 @@ func TestIdentityMerge(t *testing.T) {
 // TestIdentityAcrossNamespaces: an administrator of a namespace gives people of others rights there, and nowhere
 // else, and changes nothing about them.
 func TestIdentityAcrossNamespaces(t *testing.T) {
+	t.Parallel()
 	_, root, a, _, _ := neighbours(t)
 	root.policy("strong", everything)
 	root.people("boss", "default")

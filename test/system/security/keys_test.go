@@ -101,6 +101,7 @@ func (u user) reads(path string) {
 // TestRekeyEndsFormerKeys: a threshold of the former shares, and a data directory of before, open nothing that was written
 // since; and the cluster goes on, with nodes that were there, that restart, that were away, and that join.
 func TestRekeyEndsFormerKeys(t *testing.T) {
+	t.Parallel()
 	c := harness.NewCluster(t, 3, harness.Options{Shamir: true})
 	root := user{t, c.Leader(), c.RootToken, ""}
 	root.must("PUT", "sys/mounts/kv", fields{"type": "kv"})

@@ -116,6 +116,7 @@ func (v *tour) find(where string, text []byte) {
 // TestNothingLeaks looks for every secret of a tour in the logs at their most talkative, in the audit log, in
 // errors, metrics, and whatever describes the server, in every file below the data directory, and in a snapshot.
 func TestNothingLeaks(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	c, root := single(t, harness.Options{Shamir: true, Config: `log_level = "trace"`})
 	v := &tour{user: root, secrets: map[string]string{}}
@@ -168,7 +169,7 @@ func (v *tour) searchFiles(dir string) {
 		if len(text) > 0 {
 			files++
 		}
-		v.find(filepath.Base(path), text)
+		v.find(filepath.Base(path), bytes.TrimRight(text, "\x00")) // the journal is made of zeros
 		if info, statErr := d.Info(); statErr == nil && info.Mode().Perm()&0o077 != 0 {
 			v.t.Errorf("%s may be read by others: %v", filepath.Base(path), info.Mode())
 		}
@@ -207,6 +208,7 @@ func unpack(t *testing.T, snapshot []byte) map[string][]byte {
 
 // TestStolenSnapshot: a snapshot opens nothing in a cluster with other keys, and one that was changed nowhere.
 func TestStolenSnapshot(t *testing.T) {
+	t.Parallel()
 	_, victim := single(t, harness.Options{Shamir: true, NoRetryJoin: true})
 	victim.must("POST", "sys/mounts/kv", fields{"type": "kv"})
 	victim.must("POST", "kv/x", fields{"secret": hidden})

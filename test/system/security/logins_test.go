@@ -73,6 +73,7 @@ func (u user) unlock(name string) harness.Answer {
 
 // TestLockedUsers: strangers lock a user only where they are; locks are listed and ended in their namespace; a new password ends them.
 func TestLockedUsers(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.must("POST", "sys/namespaces/team", nil)
 	team := root.in("team")
@@ -165,6 +166,7 @@ func lockedEverywhere(t *testing.T, c *harness.Cluster) {
 // TestRightLoginAmongWrongOnes: a right login does not wait for the very many wrong ones that were sent before it, from
 // another address or from its own.
 func TestRightLoginAmongWrongOnes(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.people("bob", "default")
 	for _, attacker := range []string{"127.0.0.2", "127.0.0.1"} {
@@ -173,7 +175,7 @@ func TestRightLoginAmongWrongOnes(t *testing.T) {
 }
 
 func amongWrongOnes(t *testing.T, root user, attacker string) {
-	const many = 300
+	const many = 150
 	ctx, cancel := context.WithCancel(t.Context())
 	transport := root.n.HTTP.Transport.(*http.Transport).Clone()
 	transport.DialContext = (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(attacker)}}).DialContext

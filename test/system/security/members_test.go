@@ -17,6 +17,7 @@ import (
 // seal: it forwards nothing, disturbs no leader, and says that it was removed. The rest goes on through it, and
 // through new CAs and restarts.
 func TestRemovedNodes(t *testing.T) {
+	t.Parallel()
 	c := harness.NewCluster(t, 3, harness.Options{})
 	root := user{t, c.Leader(), c.RootToken, ""}
 	standbys := c.Standbys()

@@ -16,6 +16,7 @@ import (
 // TestDocumentedTests: every test that docs/security-model.md names exists, every class of attack has one, and every
 // test of this package is in the table.
 func TestDocumentedTests(t *testing.T) {
+	t.Parallel()
 	root, err := harness.Root()
 	if err != nil {
 		t.Fatal(err)

@@ -29,6 +29,7 @@ func neighbours(t *testing.T) (c *harness.Cluster, root, a, sub, b user) {
 
 // TestNamespaceHeader names namespaces in ways that could lead out of the caller's own.
 func TestNamespaceHeader(t *testing.T) {
+	t.Parallel()
 	_, _, a, sub, b := neighbours(t)
 	for _, u := range []user{a, b} {
 		if got := u.do("GET", "kv/x", nil); got.Status != 200 {
@@ -64,6 +65,7 @@ func TestNamespaceHeader(t *testing.T) {
 // TestNamespaceEscape uses what an administrator of a namespace has against the others: tokens, accessors, policies,
 // leases, mounts and what concerns the whole server.
 func TestNamespaceEscape(t *testing.T) {
+	t.Parallel()
 	_, root, a, _, b := neighbours(t)
 	victims := map[string]user{"root": root.having("default"), "b": b.having("default")}
 	for where, victim := range victims {
@@ -145,6 +147,7 @@ func TestNamespaceEscape(t *testing.T) {
 
 // TestWrappingAcrossNamespaces: a wrapping token is good where it was made, for who holds it.
 func TestWrappingAcrossNamespaces(t *testing.T) {
+	t.Parallel()
 	_, root, a, sub, b := neighbours(t)
 	taken := root.wrapped()
 	for _, ns := range []string{"a", "a/sub", "b"} {

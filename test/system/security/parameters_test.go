@@ -11,6 +11,7 @@ import (
 
 // TestParameterRules: what a rule says of a value holds for all its spellings, and all names of the field.
 func TestParameterRules(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.must("POST", "sys/mounts/kv", fields{"type": "kv", "options": fields{"version": "2"}})
 	root.must("POST", "sys/mounts/flat", fields{"type": "kv"})
@@ -130,6 +131,7 @@ func TestParameterRules(t *testing.T) {
 
 // TestRequiredParameters: a field is given if the engine gets it, under whichever of its names.
 func TestRequiredParameters(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.policy("p", `path "auth/token/create" { capabilities = ["update"] required_parameters = ["ttl"] }`)
 	u := root.having("p")
@@ -151,6 +153,7 @@ func TestRequiredParameters(t *testing.T) {
 
 // TestWrappingRules: limits of wrapping hold for every spelling of the header.
 func TestWrappingRules(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.must("POST", "sys/mounts/flat", fields{"type": "kv"})
 	root.must("POST", "flat/x", fields{"k": hidden})

@@ -17,6 +17,7 @@ import (
 
 // TestPathConfusion spells the path of a secret in ways that a policy could read differently from an engine.
 func TestPathConfusion(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.must("POST", "sys/namespaces/team", nil)
 	root.must("POST", "sys/mounts/kv", fields{"type": "kv", "options": fields{"version": "2"}})
@@ -75,6 +76,7 @@ func TestPathConfusion(t *testing.T) {
 
 // TestBodyDoesNotMoveTheRequest: what the path says, and the policy has seen, the body cannot change.
 func TestBodyDoesNotMoveTheRequest(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.people("bob", "none")
 	root.people("eve", "eve")
@@ -99,6 +101,7 @@ func TestBodyDoesNotMoveTheRequest(t *testing.T) {
 
 // TestFieldNameFolding: parameter rules and engines must read the same fields, however they are spelled.
 func TestFieldNameFolding(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.policy("maker", `path "auth/token/create" { capabilities = ["create", "update", "sudo"] denied_parameters = { "policies" = [], "period" = [], "id" = [] } }
 		path "kv/data/*" { capabilities = ["read"] denied_parameters = { "version" = ["1"] } }`)
@@ -123,6 +126,7 @@ func TestFieldNameFolding(t *testing.T) {
 // TestRepeatedHeaders: of two tokens or namespaces, none is taken. The same through a raw connection, with spellings
 // that a Go client does not send.
 func TestRepeatedHeaders(t *testing.T) {
+	t.Parallel()
 	c, root := single(t, harness.Options{})
 	root.must("POST", "sys/namespaces/team", nil)
 	low := root.having("none")
@@ -177,6 +181,7 @@ func TestRepeatedHeaders(t *testing.T) {
 
 // TestNamesHaveNoCase: where an engine takes a name in any case, a rule about it holds for every spelling.
 func TestNamesHaveNoCase(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.people("kim", "default")
 	root.must("POST", "sys/auth/machines", fields{"type": "approle"})

@@ -16,6 +16,7 @@ import (
 // TestNewSecondary follows a cluster that becomes a secondary: nothing of before is good for anything any more, on no node,
 // and no secret of the way there is in a log, a trail or a file.
 func TestNewSecondary(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	primary := harness.NewCluster(t, 1, harness.Options{Prefix: "a", Config: `log_level = "trace"`})
 	secondary := harness.NewCluster(t, 3, harness.Options{Prefix: "b", Config: `log_level = "trace"`})
@@ -135,6 +136,7 @@ func claim(t *testing.T, token, name string) string {
 
 // TestRestoreOfAPrimary: a snapshot that is restored on a primary is what its secondary has afterwards, and both go on.
 func TestRestoreOfAPrimary(t *testing.T) {
+	t.Parallel()
 	primary := harness.NewCluster(t, 1, harness.Options{Prefix: "a"})
 	secondary := harness.NewCluster(t, 1, harness.Options{Prefix: "b"})
 	on := user{t, primary.Leader(), primary.RootToken, ""}

@@ -153,6 +153,7 @@ func (m method) pending(what string, l samlLogin) {
 // TestSAMLPolicies: what a method is set up with, and whom it has rejected, takes a policy; logging in takes none and gives
 // nothing but the role's.
 func TestSAMLPolicies(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	m := root.saml("sso", samltest.New(t), fields{"sign_authn_requests": true})
 	m.shut("another user", m.idp.Answer(m.start(nil).url, mallory))
@@ -208,6 +209,7 @@ func TestSAMLPolicies(t *testing.T) {
 // TestSAMLNamespaces: methods of two namespaces that share an identity provider, and even their name for it, have nothing
 // to do with one another.
 func TestSAMLNamespaces(t *testing.T) {
+	t.Parallel()
 	_, root, a, sub, b := neighbours(t)
 	idp := samltest.New(t)
 	ma, mb, ms := a.saml("sso", idp, fields{"allow_idp_initiated": true}), b.saml("sso", idp, nil), sub.saml("sso", idp, nil)
@@ -253,6 +255,7 @@ func TestSAMLNamespaces(t *testing.T) {
 
 // TestSAMLAcrossMounts: two methods with the same identity provider and entity id take no answers that were for the other.
 func TestSAMLAcrossMounts(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	idp := samltest.New(t)
 	open := fields{"allow_idp_initiated": true}
@@ -286,6 +289,7 @@ func TestSAMLAcrossMounts(t *testing.T) {
 
 // TestSAMLGuesses: who does not have all that proves a login learns nothing from trying, and ends nothing.
 func TestSAMLGuesses(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	m := root.saml("sso", samltest.New(t), fields{"allow_idp_initiated": true})
 	l := m.start(nil)

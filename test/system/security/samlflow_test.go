@@ -55,6 +55,7 @@ func records(t *testing.T, file, path string) (all []record) {
 // TestSAMLAudit: each answer of an identity provider is in the audit log before anything is done, and then with what came of it
 // and the reason, which the browser is not told. What cannot be recorded is not done.
 func TestSAMLAudit(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	m := root.saml("sso", samltest.New(t), fields{"allow_idp_initiated": true})
 	auditLog := filepath.Join(t.TempDir(), "audit.log")
@@ -132,6 +133,7 @@ func TestSAMLAudit(t *testing.T) {
 // TestSAMLForeignPages: the identity provider's page may send a browser to the callback whatever pages may use the API, and
 // no page may send it anywhere else.
 func TestSAMLForeignPages(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	m := root.saml("sso", samltest.New(t), fields{"allow_idp_initiated": true})
 	root.people("bob", "default")
@@ -191,6 +193,7 @@ func TestSAMLForeignPages(t *testing.T) {
 // TestSAMLAddresses: a user who gets another to open the URL of a login gets that user's token. The page and the audit log show
 // where it was started, and a role can demand one address, which headers do not change.
 func TestSAMLAddresses(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	m := root.saml("sso", samltest.New(t), nil)
 	m.role("near", fields{"require_same_address": true})
@@ -251,6 +254,7 @@ func TestSAMLAddresses(t *testing.T) {
 // TestSAMLStrangers: while a stranger posts large documents by a key of its own, on many connections, others log in, and each
 // login that the stranger names ends after a few.
 func TestSAMLStrangers(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{Memory: true})
 	m := root.saml("sso", samltest.New(t), nil)
 	stranger := samltest.New(t, samltest.WithKey(samltest.NewKey(samltest.RSA2048, 7)))
@@ -302,6 +306,7 @@ func TestSAMLStrangers(t *testing.T) {
 // TestSAMLConfirmed: a victim who follows the attacker's link, and even signs in, gives the attacker nothing before a click on
 // a page that shows whose login it is. No other page can make that click.
 func TestSAMLConfirmed(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	m := root.saml("sso", samltest.New(t), nil)
 	m.must("POST", m.path("role/cli"), fields{"bound_attributes": "groups=staff"}) // the default
@@ -379,6 +384,7 @@ func (u user) from(address string, do func()) {
 // TestSAMLOnce: whichever nodes are asked at the same time, a login starts on one and goes on on others, an answer is taken
 // once, a login redeemed once, a link followed once; a sealed node takes part in nothing.
 func TestSAMLOnce(t *testing.T) {
+	t.Parallel()
 	c := harness.NewCluster(t, 3, harness.Options{Shamir: true})
 	root := user{t, c.Leader(), c.RootToken, ""}
 	m := root.saml("sso", samltest.New(t), fields{"allow_idp_initiated": true})
@@ -447,6 +453,7 @@ func TestSAMLOnce(t *testing.T) {
 // and learns nothing of what answers there but that it is no metadata, and why: no more than the name of its first element
 // or a date in the place of one. Who logs in does not even learn that.
 func TestSAMLMetadataTellsNothing(t *testing.T) {
+	t.Parallel()
 	_, root, a, _, _ := neighbours(t)
 	answers := map[string]string{
 		"text":                hidden,

@@ -199,6 +199,7 @@ func keyless(t *testing.T, where string, text, modulus []byte) {
 // errors and pages, in metrics, in files, their keys included, and in a snapshot. With verbose_logging the log has what an
 // administrator asked for, at its level, and still nothing that is worth anything to who reads it.
 func TestSAMLLeaks(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{Config: `log_level = "trace"`})
 	v := &tour{user: root, secrets: map[string]string{}}
 	auditLog := filepath.Join(t.TempDir(), "audit.log")

@@ -15,6 +15,7 @@ import (
 // TestSAMLRemovedCertificates: a certificate that is gone from the metadata is out on every node and in every cluster once
 // config/verify has answered: a node that becomes the active one again does not bring it back, nor does a secondary.
 func TestSAMLRemovedCertificates(t *testing.T) {
+	t.Parallel()
 	c := harness.NewCluster(t, 3, harness.Options{Prefix: "a"})
 	secondary := harness.NewCluster(t, 1, harness.Options{Prefix: "b"})
 	stolen := samltest.New(t, samltest.WithKey(samltest.NewKey(samltest.P256, 0)))
@@ -76,6 +77,7 @@ func TestSAMLRemovedCertificates(t *testing.T) {
 // TestSAMLNames: a user whose entity is disabled does not come back by another of their names, nor shed a group that denies by
 // having many others.
 func TestSAMLNames(t *testing.T) {
+	t.Parallel()
 	const persistent = "urn:oasis:names:tc:SAML:2.0:nameid-format:persistent"
 	_, root := single(t, harness.Options{})
 	m := root.saml("sso", samltest.New(t), fields{"name_id_format": "emailAddress"})

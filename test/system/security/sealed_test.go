@@ -73,6 +73,7 @@ func found(t *testing.T, pid int, texts map[string]string) map[string]bool {
 // TestSealedMemory: what a node knew is not in its memory once an operator has sealed it. The process stays the one that the
 // service manager started, it listens all the time, and the keys unseal it again.
 func TestSealedMemory(t *testing.T) {
+	t.Parallel()
 	c := harness.NewCluster(t, 1, harness.Options{Shamir: true})
 	n := c.Nodes[0]
 	root := user{t, n, c.RootToken, ""}
@@ -161,6 +162,7 @@ func readStatus(t *testing.T, pid int, name string) string {
 // TestSealedByCommandStaysSealed: a node that unseals by itself does not after an operator has sealed it, until it is started
 // again; neither does one of a cluster, which goes on.
 func TestSealedByCommandStaysSealed(t *testing.T) {
+	t.Parallel()
 	c := harness.NewCluster(t, 3, harness.Options{})
 	root := user{t, c.Leader(), c.RootToken, ""}
 	root.must("PUT", "sys/mounts/kv", fields{"type": "kv"})
@@ -191,6 +193,7 @@ func TestSealedByCommandStaysSealed(t *testing.T) {
 // TestMemoryIsPrivate: from its start a server can neither be traced by processes of its own user nor dump core, whatever the
 // limits it was started with.
 func TestMemoryIsPrivate(t *testing.T) {
+	t.Parallel()
 	binary, err := os.Open(harness.Binary(t))
 	if err != nil {
 		t.Fatal(err)

@@ -14,9 +14,7 @@ import (
 	"github.com/coffer-project/coffer/test/harness"
 )
 
-// The servers run without the race detector, which these tests would spend most of their time in: the other suites send the same
-// requests to servers with it.
-func TestMain(m *testing.M) { harness.MainWithoutRace(m) }
+func TestMain(m *testing.M) { harness.Main(m) }
 
 type fields = map[string]any
 

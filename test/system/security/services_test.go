@@ -41,6 +41,7 @@ func listener(t *testing.T) (addr string, connections *atomic.Int64) {
 
 // TestOrdinaryTokensReachNoService: everything that makes the server talk to an address asks for an operator.
 func TestOrdinaryTokensReachNoService(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	addr, connections := listener(t)
 	root.people("bob", "default")
@@ -59,6 +60,7 @@ func TestOrdinaryTokensReachNoService(t *testing.T) {
 
 // TestRedirectsAreNotFollowed: the node that a joiner asks cannot send it elsewhere.
 func TestRedirectsAreNotFollowed(t *testing.T) {
+	t.Parallel()
 	c := harness.NewCluster(t, 1, harness.Options{Bare: true, NoRetryJoin: true})
 	u := user{t: t, n: c.Nodes[0]}
 	inner, reached := listener(t)
@@ -83,6 +85,7 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 
 // TestLockout: wrong passwords lock a name, however it is spelled, and whether it exists or not.
 func TestLockout(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.people("bob", "default")
 	root.people("carol", "default")
@@ -110,6 +113,7 @@ func TestLockout(t *testing.T) {
 
 // TestUnknownIsLikeWrong: a login tells who exists neither by its status nor by its words nor by its header.
 func TestUnknownIsLikeWrong(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.people("bob", "default")
 	root.must("POST", "sys/auth/machines", fields{"type": "approle"})
@@ -147,6 +151,7 @@ func TestUnknownIsLikeWrong(t *testing.T) {
 
 // TestRateLimit: guesses are held to a rate before they cost anything, whatever way they are spelled.
 func TestRateLimit(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.people("bob", "default")
 	root.must("POST", "sys/quotas/rate-limit/logins", fields{"path": "auth/people", "rate": 3, "interval": "1h"})
@@ -199,6 +204,7 @@ func (u user) fillDisk(file string) {
 
 // TestAuditFailsClosed: what cannot be recorded is not done and not answered.
 func TestAuditFailsClosed(t *testing.T) {
+	t.Parallel()
 	_, root := single(t, harness.Options{})
 	root.must("POST", "sys/mounts/kv", fields{"type": "kv"})
 	root.must("POST", "kv/x", fields{"secret": hidden})

@@ -138,6 +138,7 @@ func (s syncing) state(d string) string {
 // TestSyncPolicies: no path of secret sync does anything without a policy, on any node, and no place hears of it; a policy about one
 // destination is about that one, however it is spelled and whatever the body says.
 func TestSyncPolicies(t *testing.T) {
+	t.Parallel()
 	c, root := newSyncing(t, 3)
 	theirs, mine := root.destination("theirs"), root.destination("mine")
 	root.must("POST", theirs+"/associations/set", fields{"mount": "kv", "secret_name": "theirs/b"})
@@ -212,6 +213,7 @@ func byVendorsName(d string) string { return strings.Replace(d, "/cloud1-sm/", "
 
 // TestSyncTypeNames: a destination has two paths, and policies, capabilities and quotas take them for one.
 func TestSyncTypeNames(t *testing.T) {
+	t.Parallel()
 	_, root := newSyncing(t, 1)
 	for _, name := range []string{"theirs", "mine"} {
 		d := root.destination(name)
@@ -243,6 +245,7 @@ func TestSyncTypeNames(t *testing.T) {
 
 // TestSyncParameterRules: a policy that allows to associate one secret allows no other, by no other field, spelling or default.
 func TestSyncParameterRules(t *testing.T) {
+	t.Parallel()
 	_, root := newSyncing(t, 1)
 	d := root.destination("store")
 	root.policy("one", fmt.Sprintf(`path "kv/data/*" { capabilities = ["read"] }
@@ -273,6 +276,7 @@ func TestSyncParameterRules(t *testing.T) {
 // TestSyncNamespaces: whoever may do everything in one namespace reaches neither destinations nor secrets of another, nor what secret
 // sync is as a whole.
 func TestSyncNamespaces(t *testing.T) {
+	t.Parallel()
 	_, root := newSyncing(t, 1)
 	admins := map[string]syncing{}
 	for _, ns := range []string{"a", "a/sub", "b"} {
@@ -341,6 +345,7 @@ func TestSyncNamespaces(t *testing.T) {
 // TestSyncOwners: what somebody has associated is synced while they can read it. Taking that away, in whichever way, stops it, and
 // leaves what is there; a token that ends does not.
 func TestSyncOwners(t *testing.T) {
+	t.Parallel()
 	_, root := newSyncing(t, 1)
 	d := root.destination("store")
 	root.policy("sync", fmt.Sprintf(`path "%s/associations/*" { capabilities = ["update"] }`, d))
@@ -408,6 +413,7 @@ func TestSyncOwners(t *testing.T) {
 
 // TestSyncFailsClosed: what secret sync would do of its own accord is not done while it cannot be recorded.
 func TestSyncFailsClosed(t *testing.T) {
+	t.Parallel()
 	_, root := newSyncing(t, 1)
 	file := filepath.Join(t.TempDir(), "audit.log")
 	root.must("POST", "sys/audit/file", fields{"type": "file", "options": fields{"file_path": file}})

@@ -14,6 +14,7 @@ import (
 // policies that deny everything, into very many groups, and into groups that are templates' values. They keep their rights
 // there and their records, and what they get back stays small.
 func TestTenantsTakeNothingFromAbove(t *testing.T) {
+	t.Parallel()
 	_, root, a, _, _ := neighbours(t)
 	root.policy("strong", everything)
 	root.people("boss", "strong")
@@ -80,6 +81,7 @@ func dataOnly(t *testing.T, body []byte) []byte {
 // TestStorageIsLimited fills the storage with a token of the policy "default", by every path that it may write to, until
 // quotas end that, and shows that deleting and what others do goes on.
 func TestStorageIsLimited(t *testing.T) {
+	t.Parallel()
 	_, root, a, _, b := neighbours(t)
 	big := strings.Repeat("x", 200_000)
 	root.must("POST", "sys/quotas/storage/a", fields{"path": "a/", "inheritable": true, "max_bytes": 1_000_000})

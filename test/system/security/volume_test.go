@@ -25,7 +25,7 @@ const (
 	heldBytes = 31 << 20 // of a body whose last byte never comes
 	sentBytes = 2 << 20  // of such a body
 	mostAdded = 64 << 20 // of memory that such bodies may cost
-	heldConns = 50       // such bodies at once; each kept, they would add 100 MiB
+	heldConns = 30       // such bodies at once; each kept, they would add 60 MiB
 )
 
 // resident returns how much memory the node's process has.
@@ -154,6 +154,7 @@ func holdStreams(t *testing.T, c *harness.Cluster, n *harness.Node, streams int,
 // TestHeldBodies: bodies that are held back cost a node next to nothing unless they come with a valid token, in every
 // state of the node, and others are served meanwhile.
 func TestHeldBodies(t *testing.T) {
+	t.Parallel()
 	c := harness.NewCluster(t, 3, harness.Options{Memory: true, StorageConfig: "performance_multiplier = 5"})
 	leader := c.Leader()
 	root := user{t, leader, c.RootToken, ""}
@@ -256,6 +257,7 @@ func slowBody(t *testing.T, c *harness.Cluster, n *harness.Node, path string) *w
 // TestBodyBudget: also with a valid token bodies take no more memory than there is for them, one address leaves room for
 // others, and a rate limit rejects a request before its body is read.
 func TestBodyBudget(t *testing.T) {
+	t.Parallel()
 	c, root := single(t, harness.Options{Memory: true, ListenerConfig: `max_request_memory = "128MiB"`})
 	n := root.n
 	before := resident(t, n)
