@@ -8,12 +8,12 @@ export GOWORK := $(CURDIR)/test/go.work
 ALL := ./... ./test/...
 # The packages of test/ whose tests take longest begin first, so that none of them is left alone at the end; those that wait for servers
 # take turns with those that calculate.
-LONGEST := ./test/system/hostile ./test/system/replication ./test/system/security ./test/system/cli ./test/chaos ./test/system/conformance ./test/system/secretsync ./test/system/plugin ./test/system/cloud
-# The tests of test/system that do more with COFFER_CHAOS=long; `make test` has done the others. They report no times, so two packages
-# run at once.
-LONG := TestStorm|TestSwitchOverUnderWrites|TestEnableInterrupted|TestAlertsFire|TestCloudCrash|TestCloudStatic|TestFrozenLeaderRevokesNothing|TestKilledWhileSyncing
-# The tests whose servers have the race detector here and not in `make test`, where they would take a minute and a half of processors.
-RACED := TestHostile|TestHostileForms|TestConformance|TestClients
+LONGEST := ./test/system/security ./test/system/plugin ./test/system/cli ./test/system/secretsync ./test/system/conformance ./test/system/replication ./test/system/migration ./test/chaos ./test/system/hostile ./test/upgrade ./test/system/cloud
+# What servers with the race detector are too slow for: clients that must not notice a restart, a node that is killed among thousands
+# of writes, and losses of power.
+UNRACED := TestRollingRestart|TestKilledWhileSyncing|TestPowerLoss|TestFailedSyncs|TestSyncsAreNeeded
+# Servers with the race detector, which `make test` has no time for: it has the detector for the tests beside the code only.
+RACED := COFFER_CHAOS=long GORACE=atexit_sleep_ms=0 COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race go test -count=1 -timeout=80m -skip '^($(UNRACED))$$' -json
 # Half as many packages again at a time as there are processors, as those that start servers wait for them.
 PACKAGES := $(shell echo $$((($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2)))
 # The race detector needs a C compiler; where there is none, the tests run without it.
@@ -43,9 +43,8 @@ check: ## in a minute or so: formatting, vet, what may import what, and the test
 	COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-50} go test -short -vet=off -json ./... | $(TALLY)
 
 .PHONY: test
-test: ## every test: with the race detector the tests beside the code of what runs at once, and the servers of the tests in test/ of what happens at once
-	$(MAKE) --no-print-directory -j2 bin/coffer-race build
-	@status=0; alone=$$(.ci/tools/alone.sh alone) shared=$$(.ci/tools/alone.sh shared); export GOGC=$${GOGC:-1200} COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-50} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race COFFER_TEST_CLIENT=$(CURDIR)/bin/coffer GORACE=$${GORACE:-atexit_sleep_ms=0}; set -x; \
+test: build ## every test; the tests beside the code of what runs at once have the race detector
+	@status=0; alone=$$(.ci/tools/alone.sh alone) shared=$$(.ci/tools/alone.sh shared); export GOGC=$${GOGC:-1200} COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-50} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer GORACE=$${GORACE:-atexit_sleep_ms=0}; set -x; \
 	{ go test -p=$(PACKAGES) -vet=off -shuffle=on -timeout=10m -json $(LONGEST) ./test/... $$alone || status=1; \
 	go test $(RACE) -p=$(PACKAGES) -vet=off -shuffle=on -timeout=10m -json $$shared || status=1; exit $$status; } | $(TALLY)
 
@@ -85,21 +84,22 @@ external-secrets: build plugins ## the External Secrets Operator itself, which i
 	test/e2e/externalsecrets/run
 
 .PHONY: chaos
-chaos: bin/coffer-race ## the long fault tests: 50 killed leaders, partitions, rot, a full disk, 300 losses of power, two clusters, kills at each call at a cloud provider, secrets on their way; COFFER_CHAOS_KILLS=n COFFER_POWER_POINTS=n
+chaos: bin/coffer-race ## on servers with the race detector, the long fault tests: 50 killed leaders, partitions, rot, a full disk, 300 losses of power, two clusters, kills at each call at a cloud provider, secrets on their way; COFFER_CHAOS_KILLS=n COFFER_POWER_POINTS=n
 	$(MAKE) --no-print-directory --output-sync=target --keep-going -j2 chaos-busy chaos-waiting
 
 .PHONY: chaos-busy
 chaos-busy: bin/coffer-race
-	@status=0; export COFFER_CHAOS=long; set -x; \
-	go test -count=1 -p=1 -timeout=80m -json ./test/chaos ./test/power | $(TALLY) || status=1; \
-	go test -count=1 -p=2 -timeout=80m -run '^($(LONG))$$' -json ./test/system/replication ./test/system/secretsync | $(TALLY) || status=1; \
-	COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race GORACE=$${GORACE:-atexit_sleep_ms=0} go test -count=1 -p=2 -timeout=80m -run '^($(RACED))$$' -json ./test/system/hostile ./test/system/conformance | $(TALLY) || status=1; \
+	@status=0; set -x; \
+	COFFER_CHAOS=long go test -count=1 -p=1 -timeout=80m -run '^($(UNRACED))$$' -json ./test/chaos ./test/power ./test/system/secretsync | $(TALLY) || status=1; \
+	$(RACED) ./test/chaos | $(TALLY) || status=1; \
+	$(RACED) -p=2 ./test/system/replication ./test/system/secretsync ./test/system/plugin ./test/system/saml | $(TALLY) || status=1; \
+	$(RACED) -p=2 -run '^(TestHostile|TestHostileForms|TestConformance|TestClients)$$' ./test/system/hostile ./test/system/conformance | $(TALLY) || status=1; \
 	exit $$status
 
 # These wait for minutes until what a lost answer may have made must be there; their servers have next to nothing to do.
 .PHONY: chaos-waiting
-chaos-waiting:
-	COFFER_CHAOS=long go test -count=1 -timeout=80m -run '^($(LONG))$$' -json ./test/system/cloud | $(TALLY)
+chaos-waiting: bin/coffer-race
+	$(RACED) ./test/system/cloud | $(TALLY)
 
 .PHONY: chaos-figures
 chaos-figures: ## kill 1,000 leaders, silence 300, and add the figures to docs/faults.md; FAULTS=killed or FAULTS=silent for one of both, COFFER_CHAOS_KILLS=n COFFER_CHAOS_SILENT=n
