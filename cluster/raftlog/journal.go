@@ -142,7 +142,7 @@ func (j *journal) frame(sealed []*raft.Log) bool {
 func (j *journal) write() error {
 	_, err := j.file.WriteAt(j.sectors, journalBlock+int64(j.generation%2)*j.half+j.at)
 	if err == nil {
-		err = syncData(j.file)
+		err = boltfile.SyncData(j.file)
 	}
 	j.at += int64(len(j.sectors))
 	j.suspect = err != nil

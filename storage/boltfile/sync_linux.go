@@ -1,12 +1,12 @@
-package raftlog
+package boltfile
 
 import (
 	"os"
 	"syscall"
 )
 
-// syncData makes what was written within a file durable.
-func syncData(f *os.File) error {
+// SyncData makes what was written within a file durable.
+func SyncData(f *os.File) error {
 	for {
 		if err := syscall.Fdatasync(int(f.Fd())); err == nil {
 			return nil
