@@ -14,8 +14,6 @@ LONGEST := ./test/system/security ./test/system/plugin ./test/system/cli ./test/
 UNRACED := TestRollingRestart|TestKilledWhileSyncing|TestPowerLoss|TestFailedSyncs|TestSyncsAreNeeded
 # Servers with the race detector, which `make test` has no time for: it has the detector for the tests beside the code only.
 RACED := COFFER_CHAOS=long GORACE=atexit_sleep_ms=0 COFFER_TEST_BINARY=$(CURDIR)/bin/coffer-race go test -count=1 -timeout=80m -skip '^($(UNRACED))$$' -json
-# Half as many packages again at a time as there are processors, as those that start servers wait for them.
-PACKAGES := $(shell echo $$((($$(getconf _NPROCESSORS_ONLN) * 3 + 1) / 2)))
 # The race detector needs a C compiler; where there is none, the tests run without it.
 RACE := $(if $(filter 1,$(shell go env CGO_ENABLED)),-race)
 
@@ -44,9 +42,15 @@ check: ## in a minute or so: formatting, vet, what may import what, and the test
 
 .PHONY: test
 test: build ## every test; the tests beside the code of what runs at once have the race detector
-	@status=0; alone=$$(.ci/tools/alone.sh alone) shared=$$(.ci/tools/alone.sh shared); export GOGC=$${GOGC:-1200} COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-50} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer GORACE=$${GORACE:-atexit_sleep_ms=0}; set -x; \
-	{ go test -p=$(PACKAGES) -vet=off -shuffle=on -timeout=10m -json $(LONGEST) ./test/... $$alone || status=1; \
-	go test $(RACE) -p=$(PACKAGES) -vet=off -shuffle=on -timeout=10m -json $$shared || status=1; exit $$status; } | $(TALLY)
+	@$(MAKE) --no-print-directory --keep-going -j2 test-plain test-raced
+
+# Both at once, each with as many packages at a time as there are processors: those that start servers mostly wait for them.
+TESTED := GOGC=$${GOGC:-1200} COFFER_SIM_SEEDS=$${COFFER_SIM_SEEDS:-50} COFFER_TEST_BINARY=$(CURDIR)/bin/coffer GORACE=$${GORACE:-atexit_sleep_ms=0} go test -vet=off -shuffle=on -timeout=10m -json
+.PHONY: test-plain test-raced
+test-plain: build
+	$(TESTED) $(LONGEST) ./test/... $$(.ci/tools/alone.sh alone) | $(TALLY)
+test-raced: build
+	$(TESTED) $(RACE) $$(.ci/tools/alone.sh shared) | $(TALLY)
 
 .PHONY: simulate
 simulate: ## replication, and secret sync, by seed: 20,000 of them; COFFER_SIM_SEEDS=n for more, COFFER_SIM_SEED=n for one and its trace
