@@ -25,10 +25,15 @@ type server struct {
 	trans *raft.InmemTransport
 	fsm   *fsm.FSM
 	raft  *raft.Raft
+
+	timeout time.Duration
 }
 
-func newServer(t *testing.T, id string) *server {
-	s := &server{id: raft.ServerID(id), dir: t.TempDir(), logs: raft.NewInmemStore()}
+func newServer(t *testing.T, id string) *server { return newServerWith(t, id, 700*time.Millisecond) }
+
+// newServerWith starts a server that stands for election after the timeout. One that is alone needs none that others can keep to.
+func newServerWith(t *testing.T, id string, timeout time.Duration) *server {
+	s := &server{id: raft.ServerID(id), dir: t.TempDir(), logs: raft.NewInmemStore(), timeout: timeout}
 	s.start(t)
 	return s
 }
@@ -36,7 +41,7 @@ func newServer(t *testing.T, id string) *server {
 func (s *server) config() *raft.Config {
 	c := raft.DefaultConfig()
 	c.LocalID = s.id
-	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = 700*time.Millisecond, 700*time.Millisecond, 700*time.Millisecond
+	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = s.timeout, s.timeout, s.timeout
 	c.CommitTimeout = 20 * time.Millisecond
 	c.TrailingLogs = 0
 	c.NoSnapshotRestoreOnStart = true
@@ -199,7 +204,7 @@ func TestRaftRestart(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s := newServer(t, "a")
+			s := newServerWith(t, "a", 50*time.Millisecond)
 			s.bootstrap(t)
 			leader(t, s)
 			s.fill(t, "k", 20)
