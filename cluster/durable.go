@@ -51,11 +51,11 @@ func (n *Node) AwaitDurable(ctx context.Context, index storage.Index) error {
 	}
 }
 
-// AwaitMembers waits, on the leader, until all members that it is in contact with have acknowledged the log as it is now, and as long as a snapshot is on
-// its way to one that has not. How far behind one is does not count: a restored snapshot may have put it there. When ctx ends first, the error names those
-// that have not.
-func (n *Node) AwaitMembers(ctx context.Context) error {
-	return n.raft.AwaitAcked(ctx, n.health.InContact)
+// AwaitMembers waits, on the leader, until all members that it is in contact with have acknowledged the log as it is now: for so long, and then as long as a
+// snapshot is on its way to one that has not. How far behind one is does not count: a restored snapshot may have put it there. If that or ctx ends first,
+// the error names those that have not.
+func (n *Node) AwaitMembers(ctx context.Context, patience time.Duration) error {
+	return n.raft.AwaitAcked(ctx, patience, n.health.InContact)
 }
 
 // unconfirmed returns the voters whose state files do not have everything up to index, and whether the others are a majority.

@@ -56,22 +56,28 @@ func TestAwaitMembers(t *testing.T) {
 	}
 	until(t, "all to be healthy", func() bool { return healthy(leader.Nodes()) })
 	mustCommit(t, leader, "k", "1")
-	if err := leader.AwaitMembers(testContext(t)); err != nil {
+	if err := leader.AwaitMembers(testContext(t), time.Minute); err != nil {
 		t.Fatalf("AwaitMembers = %v", err)
 	}
 	gone := all[0]
 	if gone == leader {
 		gone = all[1]
 	}
-	if err := gone.AwaitMembers(testContext(t)); err == nil {
+	if err := gone.AwaitMembers(testContext(t), time.Minute); err == nil {
 		t.Error("a follower knows what the others have")
 	}
 	gone.stop()
 	mustCommit(t, leader, "k", "2")
-	ctx, cancel := context.WithTimeout(testContext(t), 100*time.Millisecond)
-	defer cancel()
-	if err := leader.AwaitMembers(ctx); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), string(gone.opts.ID)) {
-		t.Errorf("AwaitMembers without one = %v, want a timeout that names it", err)
+	ended, cancel := context.WithCancel(testContext(t))
+	cancel()
+	for _, tt := range []struct {
+		ctx      context.Context
+		patience time.Duration
+		want     error
+	}{{testContext(t), 100 * time.Millisecond, context.DeadlineExceeded}, {ended, time.Minute, context.Canceled}} {
+		if err := leader.AwaitMembers(tt.ctx, tt.patience); !errors.Is(err, tt.want) || !strings.Contains(err.Error(), string(gone.opts.ID)) {
+			t.Errorf("AwaitMembers without one = %v, want %v that names it", err, tt.want)
+		}
 	}
 }
 

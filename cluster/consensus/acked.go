@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -14,9 +15,9 @@ import (
 // ackedPoll is how often the leader looks at what the others have acknowledged.
 const ackedPoll = 5 * time.Millisecond
 
-// AwaitAcked waits, on the leader, until all members that count have acknowledged the log as it is now, and as long as a snapshot is on its way to
-// one that has not. When ctx ends first, the error names those that have not.
-func (n *Runner) AwaitAcked(ctx context.Context, counts func(certs.NodeID) bool) error {
+// AwaitAcked waits, on the leader, until all members that count have acknowledged the log as it is now: for so long, and then as long as a snapshot is on
+// its way to one that has not. If that or ctx ends first, the error names those that have not.
+func (n *Runner) AwaitAcked(ctx context.Context, patience time.Duration, counts func(certs.NodeID) bool) error {
 	index := n.Raft().LastIndex()
 	var wanted []raft.ServerID
 	for _, s := range n.Servers() {
@@ -24,6 +25,7 @@ func (n *Runner) AwaitAcked(ctx context.Context, counts func(certs.NodeID) bool)
 			wanted = append(wanted, s.ID)
 		}
 	}
+	patient := time.Now().Add(patience)
 	tick := time.NewTicker(ackedPoll)
 	defer tick.Stop()
 	for {
@@ -42,8 +44,8 @@ func (n *Runner) AwaitAcked(ctx context.Context, counts func(certs.NodeID) bool)
 		switch {
 		case len(missing) == 0:
 			return nil
-		case ctx.Err() != nil && !installing:
-			return fmt.Errorf("waiting for members to have what the leader has: %s: %w", strings.Join(missing, ", "), ctx.Err())
+		case ctx.Err() != nil || time.Now().After(patient) && !installing:
+			return fmt.Errorf("waiting for members to have what the leader has: %s: %w", strings.Join(missing, ", "), cmp.Or(ctx.Err(), context.DeadlineExceeded))
 		}
 		select {
 		case <-tick.C:

@@ -277,7 +277,9 @@ func shrink(path string, found logState) (logState, error) {
 	if err := os.RemoveAll(temporary); err != nil {
 		return found, err
 	}
-	from, err := bbolt.Open(path, 0o600, boltfile.Options(0))
+	reading := boltfile.Options(0)
+	reading.ReadOnly = true // or a list of free pages would be read that has not been checked
+	from, err := bbolt.Open(path, 0o600, reading)
 	if err != nil {
 		return found, err
 	}

@@ -447,11 +447,16 @@ func (n *Node) sameCluster(ctx context.Context, r *running) error {
 // for no caller.
 const restoredTime = 10 * time.Second
 
+// installTime is how long a leader waits for a snapshot to arrive that is on its way to a member. Meanwhile the node cannot be sealed or unsealed.
+const installTime = 10 * time.Minute
+
 // awaitRestored waits until the cluster can no longer go back behind the restore: a majority has what the leader
 // wrote after it. A node that left earlier could let the others go on from the state before. Then it stays until the leader leaves, which waits for all
 // members that it is in contact with: one that has not got the restored state cannot get it later, from a node that goes by the restored register of members.
 func (n *Node) awaitRestored(ctx context.Context, c members.Cluster) {
-	ctx, cancel := context.WithTimeout(ctx, restoredTime)
+	long, cancel := context.WithTimeout(ctx, installTime)
+	defer cancel()
+	ctx, cancel = context.WithTimeout(ctx, restoredTime)
 	defer cancel()
 	if err := n.opts.Raw.WaitApplied(ctx, storage.Index(n.replaced.Load())+1); err != nil {
 		n.log.Warn("leaving the cluster although the restore may not have reached a majority", "err", err)
@@ -459,7 +464,7 @@ func (n *Node) awaitRestored(ctx context.Context, c members.Cluster) {
 	n.restoring.Lock() // on the active node the caller still waits for the answer
 	n.restoring.Unlock()
 	if c.IsLeader() {
-		if err := c.AwaitMembers(ctx); err != nil {
+		if err := c.AwaitMembers(long, restoredTime); err != nil {
 			n.log.Warn("leaving the cluster although members have not got the restored state: they have to join it again", "err", err)
 		}
 		return

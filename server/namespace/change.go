@@ -41,9 +41,7 @@ func (s *Store) Create(ctx context.Context, base, path string, metadata map[stri
 		return nil, engines.Invalid("namespaces can lie within each other %d deep, not more", maxDepth)
 	}
 	r := record{Format: 1, UUID: uuid.NewString(), Path: parent.Path + name + "/", Parent: parent.ID, Metadata: metadata, CreatedAt: time.Now().UTC()}
-	s.creating.Lock()
-	_, err = storage.Update(ctx, s.opts.Store, func(tx *storage.Txn) error { return s.create(ctx, tx, &r, name) })
-	s.creating.Unlock()
+	err = s.add(ctx, &r, name)
 	if errors.Is(err, errTaken) {
 		return s.Create(ctx, base, path, metadata) // it was made meanwhile
 	}
@@ -55,6 +53,14 @@ func (s *Store) Create(ctx context.Context, base, path string, metadata map[stri
 }
 
 var errTaken = errors.New("the name is taken")
+
+// add writes a new namespace, one at a time.
+func (s *Store) add(ctx context.Context, r *record, name string) error {
+	s.creating.Lock()
+	defer s.creating.Unlock()
+	_, err := storage.Update(ctx, s.opts.Store, func(tx *storage.Txn) error { return s.create(ctx, tx, r, name) })
+	return err
+}
 
 // create writes a new entry and everything the namespace begins with.
 func (s *Store) create(ctx context.Context, tx *storage.Txn, r *record, name string) error {

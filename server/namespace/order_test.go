@@ -81,3 +81,40 @@ func TestNamespacesArriveInAnyOrder(t *testing.T) {
 		}
 	}
 }
+
+// TestNamesakeTakesOver gives a store two namespaces of one name, as a cluster that follows may get the new one before the former one
+// is gone. Whichever goes, the other one has the name, and what lies below it.
+func TestNamesakeTakesOver(t *testing.T) {
+	var former, next []storage.Put
+	for _, out := range []*[]storage.Put{&former, &next} {
+		of := setup(t, namespace.Options{})
+		for _, path := range []string{"team", "team/app"} {
+			key := storage.NewKey(storage.Shared, "namespace", of.create("", path).ID)
+			e, err := of.memory.Get(t.Context(), key)
+			of.must(err)
+			*out = append(*out, storage.Put{Key: key, Value: e.Value})
+		}
+	}
+	for _, order := range [][2][]storage.Put{{former, next}, {next, former}} {
+		for gone, stays := range map[int]int{0: 1, 1: 0} {
+			f := setup(t, namespace.Options{})
+			commit := func(b storage.Batch) {
+				t.Helper()
+				_, err := f.memory.Commit(t.Context(), b)
+				f.must(err)
+				_, _, _ = f.Resolve(t.Context(), "team/app", "") // it reads each change by itself
+			}
+			for _, puts := range order {
+				commit(storage.Batch{Puts: puts})
+			}
+			for i := range order[gone] {
+				commit(storage.Batch{Deletes: []storage.Key{order[gone][len(order[gone])-1-i].Key}})
+			}
+			for i, path := range []string{"team", "team/app"} {
+				if got, _, err := f.Resolve(t.Context(), path, ""); err != nil || got.ID != order[stays][i].Key.Path() {
+					t.Errorf("%s without number %d of the two: %v, %v", path, gone, got, err)
+				}
+			}
+		}
+	}
+}

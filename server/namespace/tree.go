@@ -2,6 +2,7 @@ package namespace
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 
 	"github.com/coffer-project/coffer/server/snapmap"
@@ -16,6 +17,7 @@ type tree struct {
 	byID    snapmap.Map[string, *Namespace]
 	byName  snapmap.Map[name, *Namespace]
 	ordered *iradix.Tree[*Namespace] // by order of the name
+	hidden  []string                 // ids of those whose name another one has: a cluster that follows may get the new one before the former one is gone
 }
 
 // name is what a namespace is called: the id of the one it lies in, and the last segment of its path.
@@ -99,6 +101,9 @@ func (t *tree) link(r record) {
 	}
 	t.byID = t.byID.With(n.ID, n)
 	called := name{r.Parent, n.Name()}
+	if there, _ := t.byName.Get(called); there != nil && there.ID != n.ID {
+		t.hidden = append(slices.Clip(t.hidden), there.ID)
+	}
 	t.byName = t.byName.With(called, n)
 	t.ordered, _, _ = t.ordered.Insert(called.order(), n)
 	t.linkBelow(n)
@@ -120,6 +125,17 @@ func (t *tree) remove(id string) {
 	if there, _ := t.byName.Get(called); there == n { // not another one that has its name now
 		t.byName = t.byName.Without(called)
 		t.ordered, _, _ = t.ordered.Delete(called.order())
+		t.show(called)
 	}
 	t.linkBelow(n)
+}
+
+// show gives a name that has become free to one that was hidden behind it.
+func (t *tree) show(called name) {
+	for _, id := range t.hidden {
+		if n := t.get(id); n != nil && (name{n.stored.Parent, n.Name()}) == called {
+			t.link(n.stored)
+			return
+		}
+	}
 }

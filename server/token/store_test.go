@@ -142,10 +142,14 @@ func TestMembersOfAnEarlierVersion(t *testing.T) {
 	members.agreed = true
 	after := w.create(token.Params{Parent: before.Entry.Key, Policies: []string{"a"}})
 	root := w.create(token.Params{Policies: []string{"root"}})
+	members.agreed = false // in a state that was restored
+	still := w.create(token.Params{Policies: []string{"a"}})
+	w.Changed(storage.Change{Reset: true})
+	restored := w.create(token.Params{Policies: []string{"a"}})
 	for what, c := range map[string]struct {
 		token.Created
 		longer int
-	}{"before": {before, 0}, "after": {after, 8}, "a root token": {root, 0}} {
+	}{"before": {before, 0}, "after": {after, 8}, "a root token": {root, 0}, "after, for good": {still, 8}, "after a restore": {restored, 0}} {
 		if text, accessor, key := c.Token.Reveal(), c.Entry.Accessor, c.Entry.Key; len(text) != 100+c.longer || len(accessor) != 24+c.longer || len(key) != 43+c.longer {
 			t.Errorf("%s: a token of %d characters, with the accessor %s, under %s", what, len(text), accessor, key)
 		}

@@ -173,6 +173,7 @@ func (s *Store) Changed(ch storage.Change) {
 		s.sealer.Apply(ch)
 	}
 	if ch.Reset {
+		s.agreed.Store(false) // a restored state may be of a time before they had
 		s.tally.Replaced()
 		s.opened.Apply(ch)
 		s.sealer.Apply(ch)

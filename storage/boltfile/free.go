@@ -1,9 +1,11 @@
 package boltfile
 
 import (
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"os"
+	"slices"
 
 	"github.com/coffer-project/coffer/storage/boltpage"
 )
@@ -15,7 +17,7 @@ const (
 )
 
 // SetFree writes a list of the pages that are free into a closed file, as bbolt would, so that bbolt does not look for them: that takes a
-// walk through all pages. used is the truth. The list is in a transaction of its own. It is behind the pages that were ever in use, and belongs
+// walk through all pages. used is the truth. The list is in a transaction of its own, in free pages if enough lie beside each other, and belongs
 // to the file until bbolt's next transaction. Both meta pages must be whole.
 func SetFree(f *os.File, used func(id uint64) bool) error {
 	now, err := newestMeta(f)
@@ -23,33 +25,44 @@ func SetFree(f *os.File, used func(id uint64) bool) error {
 		return err
 	}
 	size := uint64(now.PageSize)
-	ids := make([]byte, 0, 64<<10)
+	var ids []uint64
 	for id := uint64(2); id < now.HighWater; id++ {
 		if !used(id) {
-			ids = native.AppendUint64(ids, id)
+			ids = append(ids, id)
 		}
 	}
-	count, words := uint64(len(ids)/8), uint64(len(ids)/8)
-	if count >= 0xffff {
-		words++ // the first one is then the number
+	pages := (boltpage.HeaderBytes + 8*uint64(len(ids)+1) + size - 1) / size
+	at, high := now.HighWater, now.HighWater+pages
+	for first, last := 0, int(pages)-1; last < len(ids); first, last = first+1, last+1 {
+		if ids[last]-ids[first] == pages-1 { // they lie beside each other
+			at, high = ids[first], now.HighWater
+			ids = slices.Delete(ids, first, last+1)
+			break
+		}
 	}
-	pages := (boltpage.HeaderBytes + 8*words + size - 1) / size
+	count := uint64(len(ids))
 	list := make([]byte, boltpage.HeaderBytes, pages*size)
-	native.PutUint64(list, now.HighWater)
+	native.PutUint64(list, at)
 	native.PutUint16(list[8:], freeFlag)
 	native.PutUint16(list[10:], uint16(min(count, 0xffff)))
 	native.PutUint32(list[12:], uint32(pages-1))
-	if words > count {
-		list = native.AppendUint64(list, count)
+	if count >= 0xffff {
+		list = native.AppendUint64(list, count) // the first word is then the number
 	}
-	list = append(list, ids...)[:cap(list)]
-	if _, err := f.WriteAt(list, int64(now.HighWater*size)); err != nil {
+	for _, id := range ids {
+		list = native.AppendUint64(list, id)
+	}
+	info, err := f.Stat()
+	if err != nil {
 		return err
+	}
+	if _, err := f.WriteAt(list[:cap(list)], int64(at*size)); err != nil {
+		return errors.Join(err, f.Truncate(info.Size()))
 	}
 	if err := f.Sync(); err != nil {
 		return err
 	}
-	return writeMeta(f, now, now.HighWater+pages, now.HighWater)
+	return writeMeta(f, now, high, at)
 }
 
 // ForgetFree takes the list of free pages out of a closed file that has one: bbolt then looks for them.

@@ -103,17 +103,17 @@ func (c Cluster) Changes() <-chan struct{} { return c.State.Changes }
 func (Cluster) AwaitDurable(context.Context, storage.Index) error { return nil }
 
 // Compare finds nothing that differs.
-func (Cluster) Compare(context.Context) error      { return nil }
-func (Cluster) FoldNow()                           {}
-func (Cluster) AwaitMembers(context.Context) error { return nil }
-func (Cluster) Bootstrap(context.Context) error    { return nil }
-func (Cluster) IsLeader() bool                     { return true }
-func (Cluster) Leader() (members.Peer, bool)       { return members.Peer{}, true }
-func (Cluster) Peers() ([]members.Peer, error)     { return nil, nil }
-func (Cluster) Behind() time.Duration              { return 0 }
-func (Cluster) Current() bool                      { return true }
-func (Cluster) Roomier() bool                      { return false }
-func (Cluster) DiskFault() error                   { return nil }
+func (Cluster) Compare(context.Context) error                     { return nil }
+func (Cluster) FoldNow()                                          {}
+func (Cluster) AwaitMembers(context.Context, time.Duration) error { return nil }
+func (Cluster) Bootstrap(context.Context) error                   { return nil }
+func (Cluster) IsLeader() bool                                    { return true }
+func (Cluster) Leader() (members.Peer, bool)                      { return members.Peer{}, true }
+func (Cluster) Peers() ([]members.Peer, error)                    { return nil, nil }
+func (Cluster) Behind() time.Duration                             { return 0 }
+func (Cluster) Current() bool                                     { return true }
+func (Cluster) Roomier() bool                                     { return false }
+func (Cluster) DiskFault() error                                  { return nil }
 func (Cluster) Admit(context.Context, join.Answer) ([]byte, error) {
 	return []byte("{}"), nil
 }
