@@ -88,7 +88,7 @@ external-secrets: build plugins ## the External Secrets Operator itself, which i
 	test/e2e/externalsecrets/run
 
 .PHONY: chaos
-chaos: bin/coffer-race ## on servers with the race detector, the long fault tests: 50 killed leaders, partitions, rot, a full disk, 300 losses of power, two clusters, kills at each call at a cloud provider, secrets on their way; COFFER_CHAOS_KILLS=n COFFER_POWER_POINTS=n
+chaos: bin/coffer-race ## the long fault tests, where possible on servers with the race detector: 50 killed leaders, partitions, rot, a full disk, 300 losses of power, two clusters, kills at each call at a cloud provider, secrets on their way; COFFER_CHAOS_KILLS=n COFFER_POWER_POINTS=n
 	$(MAKE) --no-print-directory --output-sync=target --keep-going -j2 chaos-busy chaos-waiting
 
 .PHONY: chaos-busy

@@ -51,9 +51,8 @@ func (n *Node) AwaitDurable(ctx context.Context, index storage.Index) error {
 	}
 }
 
-// AwaitMembers waits, on the leader, until all members that it is in contact with have acknowledged the log as it is now: for so long, and then as long as a
-// snapshot is on its way to one that has not. How far behind one is does not count: a restored snapshot may have put it there. If that or ctx ends first,
-// the error names those that have not.
+// AwaitMembers is consensus.Runner.AwaitAcked for the members that the leader is in contact with, however far behind they are: a restored snapshot may have
+// put them there.
 func (n *Node) AwaitMembers(ctx context.Context, patience time.Duration) error {
 	return n.raft.AwaitAcked(ctx, patience, n.health.InContact)
 }

@@ -12,11 +12,11 @@ import (
 	"github.com/coffer-project/coffer/cluster/certs"
 )
 
-// ackedPoll is how often the leader looks at what the others have acknowledged.
+// ackedPoll is how often the leader checks what the members have acknowledged.
 const ackedPoll = 5 * time.Millisecond
 
-// AwaitAcked waits, on the leader, until all members that count have acknowledged the log as it is now: for so long, and then as long as a snapshot is on
-// its way to one that has not. If that or ctx ends first, the error names those that have not.
+// AwaitAcked waits, on the leader, until all members that count have acknowledged the log as it is now. It waits for patience, and longer while a snapshot
+// is on its way to one that has not. When patience or ctx ends, the error names those that have not.
 func (n *Runner) AwaitAcked(ctx context.Context, patience time.Duration, counts func(certs.NodeID) bool) error {
 	index := n.Raft().LastIndex()
 	var wanted []raft.ServerID

@@ -56,12 +56,14 @@ func (l *Log) beginJournal() {
 	path := filepath.Join(filepath.Dir(l.path), JournalName)
 	var j *journal
 	var err error
-	if !l.checked {
+	checked := l.checked
+	l.checked = false
+	if !checked {
 		if err = createJournal(path, l.half); err != nil {
 			err = fmt.Errorf("creating %s: %w", path, err)
 		}
 	}
-	if l.checked = false; err == nil {
+	if err == nil {
 		j, err = beginJournal(path, l.half, l.identity())
 	}
 	if err == nil {

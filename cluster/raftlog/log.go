@@ -86,7 +86,7 @@ type Log struct {
 	half       int64         // of a journal
 	foldEvery  time.Duration // 0: by its size only
 	journal    *journal      // nil: entries go to raft.db. It changes with foldMu and writeMu held
-	checked    bool          // the file of the journal was made or found whole since, and nothing was written to it. Belongs to foldMu
+	checked    bool          // OpenFitting has made the file of the journal or found it whole, and nothing was written to it since. Belongs to foldMu
 	retry      time.Time     // when a journal that could not be made is tried again; zero: none failed. Belongs to foldMu
 	foldFailed atomic.Pointer[error]
 	wake, stop chan struct{}

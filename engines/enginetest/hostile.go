@@ -33,7 +33,7 @@ func Hostile(t *testing.T, m *Mount) {
 				return
 			}
 			h.bodies(hostileBodies)
-			if large { // which are refused before it is looked at what a route takes, so one route of an engine is enough
+			if large { // they are rejected before the route is known, so one route of an engine is enough
 				h.bodies(largeBodies())
 				large = false
 			}

@@ -51,7 +51,7 @@ func keys(t *testing.T, s storage.Reader, prefix storage.Key) int {
 	return len(entries)
 }
 
-// TestPendingLoginsExpire starts 10,000 logins that are never finished. Later starts remove them, a bounded number each.
+// TestPendingLoginsExpire starts more logins than one start removes, and finishes none. Later starts remove them, a bounded number each.
 func TestPendingLoginsExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = sweepPage*sweepPages + 500 // more than one start removes

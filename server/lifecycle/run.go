@@ -443,12 +443,10 @@ func (n *Node) sameCluster(ctx context.Context, r *running) error {
 	return nil
 }
 
-// restoredTime is how long a node that has to seal after a restore stays for the others' sake. The last one may wait
-// for no caller.
-const restoredTime = 10 * time.Second
-
-// installTime is how long a leader waits for a snapshot to arrive that is on its way to a member. Meanwhile the node cannot be sealed or unsealed.
-const installTime = 10 * time.Minute
+// restoredTime is how long a node that has to seal after a restore stays for the others' sake. The last one may wait for no caller.
+// installTime is how long a leader waits for a snapshot to arrive that is on its way to a member, and the others for that leader. Meanwhile they
+// cannot be sealed or unsealed.
+const restoredTime, installTime = 10 * time.Second, 10 * time.Minute
 
 // awaitRestored waits until the cluster can no longer go back behind the restore: a majority has what the leader
 // wrote after it. A node that left earlier could let the others go on from the state before. Then it stays until the leader leaves, which waits for all
@@ -469,11 +467,9 @@ func (n *Node) awaitRestored(ctx context.Context, c members.Cluster) {
 		}
 		return
 	}
-	poll := time.NewTicker(20 * time.Millisecond)
-	defer poll.Stop()
 	leader, led := c.Leader()
-	for now := leader; led && now.ID == leader.ID && ctx.Err() == nil; now, led = c.Leader() {
-		<-poll.C
+	for now := leader; led && now.ID == leader.ID && long.Err() == nil; now, led = c.Leader() {
+		<-time.After(20 * time.Millisecond)
 	}
 }
 

@@ -70,7 +70,7 @@ func (s *Store) serveScan(ctx context.Context, req *engines.Request, in *pathInp
 	return s.listed(ctx, req, in, true)
 }
 
-// listed answers the namespaces right below the one at the path, or all of them.
+// listed returns the namespaces right below the one at the path, or all of them.
 func (s *Store) listed(ctx context.Context, req *engines.Request, in *pathInput, all bool) (*engines.Response, error) {
 	t, n, err := s.findIn(ctx, req.Mount.NamespaceID, in.Path)
 	if err != nil {

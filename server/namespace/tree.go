@@ -17,7 +17,7 @@ type tree struct {
 	byID    snapmap.Map[string, *Namespace]
 	byName  snapmap.Map[name, *Namespace]
 	ordered *iradix.Tree[*Namespace] // by order of the name
-	hidden  []string                 // ids of those whose name another one has: a cluster that follows may get the new one before the former one is gone
+	hidden  []string                 // ids of those whose name another one has: a secondary may get the new one before the former one is gone
 }
 
 // name is what a namespace is called: the id of the one it lies in, and the last segment of its path.
@@ -121,6 +121,7 @@ func (t *tree) remove(id string) {
 		return
 	}
 	t.byID = t.byID.Without(id)
+	t.hidden = slices.DeleteFunc(slices.Clone(t.hidden), func(hidden string) bool { return hidden == id })
 	called := name{n.stored.Parent, n.Name()}
 	if there, _ := t.byName.Get(called); there == n { // not another one that has its name now
 		t.byName = t.byName.Without(called)

@@ -53,6 +53,7 @@ func (p *Plugin) processKey() string {
 	return strings.Join([]string{p.Type, p.SHA256, p.Command, strings.Join(p.Args, "\x00"), strings.Join(p.Env, "\x00")}, "\x01")
 }
 
+// Lengths are checked apart: a counted repetition is unrolled when it is compiled, at each start of the program.
 var (
 	nameForm = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*$`)
 	sumForm  = regexp.MustCompile(`^[0-9a-fA-F]*$`)

@@ -127,11 +127,14 @@ func (c *config) placeKey() storage.Key {
 	return placePrefix + storage.Key(url.PathEscape(strings.Join(where, "|")))
 }
 
+// Lengths are checked apart: a counted repetition is unrolled when it is compiled, at each start of the program.
 var (
 	namePattern   = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]*$`)
 	bucketPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9.-]+[a-z0-9]$`)
 	regionPattern = regexp.MustCompile(`^[a-z0-9-]+$`)
 )
+
+func validName(s string) bool { return len(s) <= 64 && namePattern.MatchString(s) }
 
 // validate reports the first field that is wrong, and brings the paths into one form.
 func (c *config) validate(localRoot string) error {
@@ -140,7 +143,7 @@ func (c *config) validate(localRoot string) error {
 		return engines.Invalid("field \"interval\" must be between %v and 8760h, such as \"24h\"", minInterval)
 	case c.Retain < 1 || c.Retain > maxRetain:
 		return engines.Invalid("field \"retain\" must be between 1 and %d", maxRetain)
-	case len(c.FilePrefix) > 64 || !namePattern.MatchString(c.FilePrefix):
+	case !validName(c.FilePrefix):
 		return engines.Invalid("field \"file_prefix\" must be 1 to 64 letters, digits, \".\", \"_\" or \"-\"")
 	case len(c.PathPrefix) > 512 || strings.ContainsFunc(c.PathPrefix, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\\' }):
 		return engines.Invalid("field \"path_prefix\" must be at most 512 printable bytes")

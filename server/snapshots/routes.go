@@ -142,7 +142,7 @@ func (s *Scheduler) read(ctx context.Context, _ *engines.Request, in *nameInput)
 
 func (s *Scheduler) write(ctx context.Context, req *engines.Request, in *configInput) (*engines.Response, error) {
 	switch {
-	case len(in.Name) > 64 || !namePattern.MatchString(in.Name):
+	case !validName(in.Name):
 		return nil, engines.Invalid("the name of a schedule must be 1 to 64 letters, digits, \".\", \"_\" or \"-\"")
 	case in.Autoload:
 		return nil, engines.Invalid("field \"autoload_enabled\" is not supported: restore with storage/raft/snapshot")

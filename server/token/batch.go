@@ -115,8 +115,8 @@ func (s *Store) createBatch(ctx context.Context, e *Entry) (string, error) {
 }
 
 func (s *Store) batchKey(ctx context.Context, token string) (string, error) {
-	hash, err := s.name(ctx, secret.BatchDomain, token)
-	return batchKeyPrefix + hash, err
+	name, err := s.name(ctx, secret.BatchDomain, token)
+	return batchKeyPrefix + name, err
 }
 
 // lookupBatch is Lookup for batch tokens. It remembers what it opened.

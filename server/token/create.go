@@ -103,14 +103,14 @@ func (s *Store) entry(p Params) *Entry {
 		e.Type = typeService
 		fallthrough
 	default:
-		e.Accessor = secret.NewAccessor(e.Namespace, s.begins(e))
+		e.Accessor = secret.NewAccessor(e.Namespace, s.prefixTime(e))
 	}
 	return e
 }
 
 func (s *Store) createService(ctx context.Context, e *Entry, p Params) (token string, err error) {
 	if token = p.ID; token == "" {
-		token = secret.NewToken(e.Namespace, s.begins(e))
+		token = secret.NewToken(e.Namespace, s.prefixTime(e))
 	}
 	if e.Key, err = s.name(ctx, secret.TokenDomain, token); err != nil {
 		return "", err
@@ -132,9 +132,9 @@ func (s *Store) createService(ctx context.Context, e *Entry, p Params) (token st
 	return token, nil
 }
 
-// begins returns the time that a token and its accessor begin with; zero: none. Root tokens have none, as they are to have the length of a
+// prefixTime returns the time that a token and its accessor begin with; zero: none. Root tokens have none, as they are to have the length of a
 // one-time password.
-func (s *Store) begins(e *Entry) time.Time {
+func (s *Store) prefixTime(e *Entry) time.Time {
 	if e.Root() {
 		return time.Time{}
 	}
@@ -153,7 +153,7 @@ func (s *Store) CreateRoot(ctx context.Context, id string) (engines.Sensitive, e
 	return c.Token, err
 }
 
-// insert writes the entry, all its index entries and what goes with it in one batch.
+// insert writes the entry, all its index entries and what goes with it in one batch. given: the creator chose the text, so that it may exist.
 func (s *Store) insert(ctx context.Context, e *Entry, accessor string, given bool, also []storage.Put) error {
 	for {
 		_, err := storage.Update(ctx, s.store, func(t *storage.Txn) error {

@@ -79,11 +79,11 @@ func (s *Store) tidyTokens(ctx context.Context, namespace string, r *TidyResult)
 				return err
 			}
 		}
-		hash, err := s.name(ctx, secret.AccessorDomain, e.Accessor)
+		name, err := s.name(ctx, secret.AccessorDomain, e.Accessor)
 		if err != nil {
 			return err
 		}
-		if err := s.add(ctx, e, record.AccessorKey(hash), e.Ref().Encode(), &r.Accessors); err != nil {
+		if err := s.add(ctx, e, record.AccessorKey(name), e.Ref().Encode(), &r.Accessors); err != nil {
 			return err
 		}
 	}

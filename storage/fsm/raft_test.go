@@ -31,7 +31,7 @@ type server struct {
 
 func newServer(t *testing.T, id string) *server { return newServerWith(t, id, 700*time.Millisecond) }
 
-// newServerWith starts a server that stands for election after the timeout. One that is alone needs none that others can keep to.
+// newServerWith starts a server that stands for election after the timeout. One that is alone may have a short one.
 func newServerWith(t *testing.T, id string, timeout time.Duration) *server {
 	s := &server{id: raft.ServerID(id), dir: t.TempDir(), logs: raft.NewInmemStore(), timeout: timeout}
 	s.start(t)

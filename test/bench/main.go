@@ -7,7 +7,7 @@
 // machine's cores.
 //
 // Here are the flags and the list of sections. Package parts measures what needs no server, packages servers and
-// scale what real servers do; package run is what their sections share.
+// scale what real servers do, stages what a request costs in each stage; package run is what their sections share.
 package main
 
 import (

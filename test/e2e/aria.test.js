@@ -23,7 +23,7 @@ const staying = (text) => text.split('\n').filter((l) => /^ {0,2}(- (heading|lin
 // Of a screenshot a grid of grey is kept, too coarse to read times and numbers. So large a part of the cells may differ by more than
 // the step (of 255) from the approved one. Two runs differ in 0.003 of the cells, two pages in 0.04 at least.
 const [columns, rows, step, differing] = [24, 16, 4, 0.03]
-// The fonts of the screenshots.
+// The fonts of the screenshots, as Debian's fonts-dejavu-core installs them: others give other pictures.
 const fonts = '/usr/share/fonts/truetype/dejavu'
 
 let use, plugins, pictures, fontconfig

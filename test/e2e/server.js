@@ -101,7 +101,7 @@ export async function openPage(browser, server, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1200, height: 800 }, ...options })
   await context.grantPermissions(['clipboard-read', 'clipboard-write'], { origin: server.url })
   // Answers that come late, in milliseconds, show where a test looks before there is anything to see.
-  const late = Number(process.env.COFFER_LATE_ANSWERS ?? 0)
+  const late = Number(process.env.COFFER_LATE_RESPONSES ?? 0)
   if (late) await context.route('**/v1/**', async (route) => sleep(late).then(() => route.continue().catch(() => undefined)))
   const faults = []
   const page = await context.newPage()

@@ -146,7 +146,7 @@ func verify(root *element, expect Expect) (s signed, err error) {
 }
 
 // signers returns the certificates whose key made the signature value of an element, nil if it has no signature. Of the
-// document only the SignedInfo is looked at.
+// document only the SignedInfo is checked.
 func signers(e *element, expect Expect) ([]*x509.Certificate, error) {
 	signature := e.child("ds:Signature")
 	if signature == nil {

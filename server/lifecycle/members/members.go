@@ -41,8 +41,8 @@ type Log interface {
 	// AwaitDurable waits, on the leader, until what a sealed node reads has everything up to index on the disks of a
 	// majority. The error says which voters have not reported that when ctx ended.
 	AwaitDurable(ctx context.Context, index storage.Index) error
-	// AwaitMembers waits, on the leader, until all members that it is in contact with have the log as it is now: for so long, and then as long as a
-	// snapshot is on its way to one that has not. The error says which members have not when that or ctx ended.
+	// AwaitMembers waits, on the leader, until all members that it is in contact with have the log as it is now. It waits for patience, and longer while a
+	// snapshot is on its way to one that has not. When patience or ctx ends, the error names those that have not.
 	AwaitMembers(ctx context.Context, patience time.Duration) error
 	// FoldNow makes what this node has applied durable where a sealed node reads it, and reports it. It does not wait.
 	FoldNow()

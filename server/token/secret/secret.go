@@ -42,27 +42,25 @@ func NewHasher(key []byte) *Hasher {
 	return &Hasher{sync.Pool{New: func() any { return &machine{mac: hmac.New(sha256.New, key)} }}}
 }
 
-// Hash returns the keyed hash of a text of a domain.
-func (h *Hasher) Hash(domain, text string) string { return h.hash("", domain, text) }
-
 // Name returns what a text of a domain is stored under: its hash, after the time that a service token or an accessor begins with. So those
 // that are made one after the other are stored side by side, in a few pages. Texts of earlier versions have no time.
-func (h *Hasher) Name(domain, text string) string { return h.hash(begins(domain, text), domain, text) }
-
-// hash returns the keyed hash behind at, which is at most storage.TimeTextBytes long.
-func (h *Hasher) hash(at, domain, text string) string {
+func (h *Hasher) Name(domain, text string) string {
 	m := h.machines.Get().(*machine)
 	defer h.machines.Put(m)
 	m.in = append(append(m.in[:0], domain...), text...)
 	m.mac.Reset()
 	m.mac.Write(m.in) // a hash takes everything
 	clear(m.in)       // it was a token
-	n := copy(m.text[:], at)
+	n := copy(m.text[:], timePrefix(domain, text))
 	base64.RawURLEncoding.Encode(m.text[n:n+hashChars], m.mac.Sum(m.sum[:0]))
 	return string(m.text[:n+hashChars])
 }
 
-func begins(domain, text string) string {
+// timePrefix returns the time that a text of a domain begins with, at most storage.TimeTextBytes long; "": none.
+func timePrefix(domain, text string) string {
+	if domain == BatchDomain {
+		return ""
+	}
 	ours, chars := true, accessorChars
 	if domain == TokenDomain { // those that their creator chose have no dot
 		text, ours = strings.CutPrefix(text, tokenPrefix)

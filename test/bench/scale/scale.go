@@ -137,7 +137,7 @@ func policiesOfToken(b *run.Bench, s *run.Scope) {
 	b.AddLoad(fmt.Sprintf("KV read, token with %d policies", len(names)), n.reads(b, s, n.tokenOf(s, names...)), run.Row{Yardstick: one.Rate(), Beside: "with 1"})
 }
 
-// members measures a group: a member more, beside a group of one.
+// members measures writing and reading a large group, beside a group of one.
 func members(b *run.Bench, s *run.Scope) {
 	n := start(b, s, harness.Options{})
 	count := min(b.Scale, 10_000)

@@ -20,7 +20,7 @@ const rest = "rest of the process: scheduler, timers"
 // prefixes are of functions, without "github.com/coffer-project/coffer/". Of the functions on a stack the innermost that is here decides, of its
 // prefixes the longest. "" passes the decision on to the caller.
 var prefixes = []struct{ prefix, stage string }{
-	{"net/http.", "net/http: request read, answer written, connection"},
+	{"net/http.", "net/http: request read, response written, connection"},
 	{"cmd/coffer/node.(*listener)", "listener and HTTP edge"},
 	{"server/httpapi.", "listener and HTTP edge"},
 	{"server/admission.", "listener and HTTP edge"},
