@@ -166,8 +166,8 @@ func (v *View) isChanged() bool {
 	case !f.Known && v.mayBeIntent():
 		return false
 	}
-	// Within the propagation delay, an older state is one from before the last write.
-	return !had.Owned || !v.Now.Before(had.WrittenAt.Add(v.PropagationDelay)) || !f.ChangedAt.Before(had.WrittenAt)
+	// Within the propagation delay, an older state is one from before the last write. Destinations give times in milliseconds.
+	return !had.Owned || !v.Now.Before(had.WrittenAt.Add(v.PropagationDelay)) || !f.ChangedAt.Before(had.WrittenAt.Truncate(time.Millisecond))
 }
 
 // SameValue reports whether two values are the same, or the same JSON object in another form.

@@ -140,6 +140,7 @@ func TestOverwrites(t *testing.T) {
 		"a lost write of an earlier version of ours":     {lost(), found("2", time.Hour, true), "a", false},
 		"an older state, right after a write":            {justNow, found("0", time.Hour, true), "before", false},
 		"a change right after a write":                   {justNow, found("2", 0, true), "theirs", true},
+		"a change in the same millisecond as a write":    {had(func(it *state.Item) { it.WrittenAt = now.Add(time.Microsecond) }), found("2", 0, true), "theirs", true},
 		"an older state, when reads show the last write": {written, found("0", 2*time.Hour, true), "before", true},
 	} {
 		v := View{
