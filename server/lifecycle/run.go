@@ -444,13 +444,13 @@ func (n *Node) sameCluster(ctx context.Context, r *running) error {
 }
 
 // restoredTime is how long a node that has to seal after a restore stays for the others' sake. The last one may wait for no caller.
-// installTime is how long a leader waits for a snapshot to arrive that is on its way to a member, and the others for that leader. Meanwhile they
-// cannot be sealed or unsealed.
+// installTime is how long a leader waits for a snapshot to arrive that is on its way to a member. Meanwhile it cannot be sealed or unsealed.
 const restoredTime, installTime = 10 * time.Second, 10 * time.Minute
 
-// awaitRestored waits until the cluster can no longer go back behind the restore: a majority has what the leader
-// wrote after it. A node that left earlier could let the others go on from the state before. Then it stays until the leader leaves, which waits for all
-// members that it is in contact with: one that has not got the restored state cannot get it later, from a node that goes by the restored register of members.
+// awaitRestored waits until the cluster can no longer go back behind the restore: a majority has what the leader wrote after it. A node that
+// left earlier could let the others go on from the state before. Then the leader waits for all members that it is in contact with: one that has not
+// got the restored state cannot get it later, from a node that goes by the restored register of members. A standby stays until the leader leaves, at
+// most restoredTime.
 func (n *Node) awaitRestored(ctx context.Context, c members.Cluster) {
 	long, cancel := context.WithTimeout(ctx, installTime)
 	defer cancel()
@@ -468,7 +468,7 @@ func (n *Node) awaitRestored(ctx context.Context, c members.Cluster) {
 		return
 	}
 	leader, led := c.Leader()
-	for now := leader; led && now.ID == leader.ID && long.Err() == nil; now, led = c.Leader() {
+	for now := leader; led && now.ID == leader.ID && !c.IsLeader() && ctx.Err() == nil; now, led = c.Leader() { // it may lead itself by now
 		<-time.After(20 * time.Millisecond)
 	}
 }
