@@ -187,7 +187,7 @@ func (t *Table) EnsureDefaults(ctx context.Context) error {
 		return err
 	}
 	types := map[string]map[string]bool{} // by namespace
-	for _, m := range r.all() {
+	for _, m := range r.byUUID.Values() {
 		if types[m.Namespace] == nil {
 			types[m.Namespace] = map[string]bool{}
 		}

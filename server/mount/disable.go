@@ -198,7 +198,7 @@ func (t *Table) Resume(ctx context.Context) error {
 	}
 	var errs []error
 	elsewhere := t.elsewhere()
-	for _, m := range r.all() {
+	for _, m := range r.byUUID.Values() {
 		switch {
 		case !m.Deleting || m.known() != nil:
 		case elsewhere && m.class() == storage.Shared:

@@ -45,19 +45,10 @@ func (r *routes) under(namespace, prefix string) (out []*Mounted) {
 	return out
 }
 
-// all returns every mount, in no order.
-func (r *routes) all() []*Mounted {
-	out := make([]*Mounted, 0, r.byUUID.Len())
-	for _, m := range r.byUUID.All() {
-		out = append(out, m)
-	}
-	return out
-}
-
 // draft is routes that are being made.
 type draft struct {
 	*routes
-	ordered *iradix.Txn[[]*Mounted]
+	places *iradix.Txn[[]*Mounted] // of routes.ordered
 }
 
 func (r *routes) change() draft {
@@ -68,7 +59,7 @@ func (r *routes) change() draft {
 }
 
 func (d draft) done() *routes {
-	d.routes.ordered = d.ordered.Commit()
+	d.ordered = d.places.Commit()
 	return d.routes
 }
 
@@ -78,7 +69,7 @@ func (d draft) add(m *Mounted) {
 	if m.Moving != nil && !m.Deleting {
 		d.moving[m.UUID] = m
 	}
-	there, _ := d.ordered.Get(place{m.Namespace, m.Path}.order())
+	there, _ := d.places.Get(place{m.Namespace, m.Path}.order())
 	d.put(place{m.Namespace, m.Path}, append(slices.Clip(there), m))
 }
 
@@ -90,7 +81,7 @@ func (d draft) remove(uuid string) {
 	d.byUUID, d.byAccessor = d.byUUID.Without(uuid), d.byAccessor.Without(m.Accessor)
 	d.types[m.Type]--
 	delete(d.moving, uuid)
-	there, _ := d.ordered.Get(place{m.Namespace, m.Path}.order())
+	there, _ := d.places.Get(place{m.Namespace, m.Path}.order())
 	d.put(place{m.Namespace, m.Path}, slices.DeleteFunc(slices.Clone(there), func(other *Mounted) bool { return other == m }))
 }
 
@@ -98,9 +89,9 @@ func (d draft) remove(uuid string) {
 // of them has: on the secondary the local one keeps it.
 func (d draft) put(at place, mounts []*Mounted) {
 	if len(mounts) > 0 {
-		d.ordered.Insert(at.order(), mounts)
+		d.places.Insert(at.order(), mounts)
 	} else {
-		d.ordered.Delete(at.order())
+		d.places.Delete(at.order())
 	}
 	var taking *Mounted
 	for _, m := range mounts {

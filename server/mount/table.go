@@ -170,7 +170,7 @@ func (t *Table) Changed(ch storage.Change) {
 	r := t.routes.Load()
 	if ch.Reset {
 		t.stale(true)
-		for _, m := range r.all() {
+		for _, m := range r.byUUID.Values() {
 			if inv, ok := m.Engine.(engines.Invalidator); ok {
 				inv.Changed(storage.Shared, nil, true)
 				inv.Changed(storage.Local, nil, true)
@@ -456,7 +456,7 @@ func (t *Table) Everywhere(ctx context.Context) ([]*Mounted, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.all(), nil
+	return r.byUUID.Values(), nil
 }
 
 // HasType reports whether a mount of the type is there, in any namespace.

@@ -115,7 +115,7 @@ func (s *Store) EnsureNames(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, n := range t.all() {
+	for _, n := range t.byID.Values() {
 		if n.parent == nil {
 			continue
 		}
@@ -189,7 +189,7 @@ func (s *Store) Resume(ctx context.Context) error {
 		return err
 	}
 	var errs []error
-	for _, n := range t.all() {
+	for _, n := range t.byID.Values() {
 		if !n.stored.Deleting || n.parent != nil && n.parent.Deleting {
 			continue
 		}

@@ -223,7 +223,7 @@ func (s *Store) Everything(ctx context.Context) ([]*Namespace, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.all(), nil
+	return t.byID.Values(), nil
 }
 
 // ByID returns a namespace, also one that is being deleted. "" is the root. The error is of KindNotFound.
@@ -343,7 +343,7 @@ func get(ctx context.Context, tx *storage.Txn, id string) (record, error) {
 
 // Numbers returns gauges for metrics.
 func (s *Store) Numbers() map[string]float64 {
-	all, deleting := s.tree.Load().all(), 0
+	all, deleting := s.tree.Load().byID.Values(), 0
 	for _, n := range all {
 		if n.Deleting {
 			deleting++

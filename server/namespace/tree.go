@@ -49,15 +49,6 @@ func (t *tree) children(n *Namespace) (out []*Namespace) {
 	return out
 }
 
-// all returns every namespace, in no order.
-func (t *tree) all() []*Namespace {
-	out := make([]*Namespace, 0, t.byID.Len())
-	for _, n := range t.byID.All() {
-		out = append(out, n)
-	}
-	return out
-}
-
 // find returns the namespace at a path relative to n without outer slashes, also one being deleted, or nil.
 func (t *tree) find(n *Namespace, path string) *Namespace {
 	for more := path != ""; more && n != nil; {

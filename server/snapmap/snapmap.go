@@ -90,6 +90,15 @@ func clone[T any](p *[fan]T) *[fan]T {
 	return &c
 }
 
+// Values returns the values in no order.
+func (m Map[K, V]) Values() []V {
+	out := make([]V, 0, m.size)
+	for _, v := range m.All() {
+		out = append(out, v)
+	}
+	return out
+}
+
 // All yields the entries in no order.
 func (m Map[K, V]) All() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) {

@@ -58,7 +58,7 @@ func startRafts(s *Scope, nodes int) *raft.Raft {
 		s.Check(err)
 		s.Cleanup(func() { _ = logs.Close() })
 		snapshots := raft.NewInmemSnapshotStore()
-		if i == 0 { // the others are told
+		if i == 0 { // the others learn of it from the leader
 			s.Check(raft.BootstrapCluster(c, logs, logs, snapshots, t, servers))
 		}
 		r, err := raft.NewRaft(c, nothing{}, logs, logs, snapshots, t)
