@@ -163,7 +163,7 @@ func open(path string, create bool, identity storage.FileIdentity) (*Log, *Stabl
 
 // listFree gives a large file a list of its free pages, for which bbolt would have to walk through it. A list that is there has not been checked.
 func listFree(f *os.File, found logState) error {
-	if found.used != nil && found.bytes >= listFrom && boltfile.SetFree(f, found.used) == nil {
+	if found.used != nil && found.bytes >= listFrom && boltfile.SetFree(f, found.used, found.used) == nil {
 		return nil
 	}
 	return boltfile.ForgetFree(f)

@@ -17,9 +17,9 @@ const (
 )
 
 // SetFree writes a list of the pages that are free into a closed file, as bbolt would, so that bbolt does not look for them: that takes a
-// walk through all pages. used is the truth. The list is in a transaction of its own, in free pages if enough lie beside each other, and belongs
-// to the file until bbolt's next transaction. Both meta pages must be whole.
-func SetFree(f *os.File, used func(id uint64) bool) error {
+// walk through all pages. used is the truth. The list is in a transaction of its own, and belongs to the file until bbolt's next one. It takes free
+// pages that kept does not have, if enough of them lie beside each other. Both meta pages must be whole.
+func SetFree(f *os.File, used, kept func(id uint64) bool) error {
 	now, err := newestMeta(f)
 	if err != nil {
 		return err
@@ -33,10 +33,18 @@ func SetFree(f *os.File, used func(id uint64) bool) error {
 	}
 	pages := (boltpage.HeaderBytes + 8*uint64(len(ids)+1) + size - 1) / size
 	at, high := now.HighWater, now.HighWater+pages
-	for first, last := 0, int(pages)-1; last < len(ids); first, last = first+1, last+1 {
-		if ids[last]-ids[first] == pages-1 { // they lie beside each other
+	first := 0 // of the pages beside each other that end with the present one
+	for i, id := range ids {
+		switch {
+		case kept(id):
+			first = i + 1
+			continue
+		case ids[first]+uint64(i-first) != id:
+			first = i
+		}
+		if uint64(i-first)+1 == pages {
 			at, high = ids[first], now.HighWater
-			ids = slices.Delete(ids, first, last+1)
+			ids = slices.Delete(ids, first, i+1)
 			break
 		}
 	}

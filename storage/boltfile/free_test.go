@@ -82,7 +82,7 @@ func TestSetFree(t *testing.T) {
 		}
 		set := func() {
 			t.Helper()
-			if err := SetFree(f, func(id uint64) bool { return used[id] }); err != nil {
+			if err := SetFree(f, func(id uint64) bool { return used[id] }, func(id uint64) bool { return used[id] }); err != nil {
 				t.Fatal(err)
 			}
 		}

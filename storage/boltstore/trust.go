@@ -110,7 +110,7 @@ func (v *verifier) trust(o *Options) error {
 	}
 	v.looked.Add(gone.looked.Load())
 	v.trusted = true
-	return boltfile.SetFree(v.f, v.seen.Has)
+	return boltfile.SetFree(v.f, v.seen.Has, saved.Has) // the state that the checksums are of is still needed, if this start does not come far
 }
 
 func every(uint64) bool { return true }

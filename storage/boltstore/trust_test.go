@@ -249,8 +249,9 @@ func TestTrustReadsFewPages(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		for _, dir := range []string{dir, killed} {
+		for _, dir := range []string{dir, killed, killed} { // a start that came no further than to the check changes nothing for the next one
 			o := trusting(dir)
+			o.setDefaults()
 			f, err := os.OpenFile(filepath.Join(dir, "state.db"), os.O_RDWR, 0)
 			if err != nil {
 				t.Fatal(err)
@@ -266,8 +267,8 @@ func TestTrustReadsFewPages(t *testing.T) {
 		}
 	}
 	const changed = 2 * 5 * 10 // ten records in leaves of their own, with branches, before and after, and spread by merges
-	if read[0] > 3 || read[2] > 3 || read[1] > changed || read[3] > changed {
-		t.Errorf("%d pages were read of small files and %d after a crash, of large ones %d and %d", read[0], read[1], read[2], read[3])
+	if max(read[0], read[3]) > 3 || max(read[1], read[2], read[4], read[5]) > changed {
+		t.Errorf("pages read of small files: %d, and %d after a crash; of large ones: %d, and %d", read[0], read[1:3], read[3], read[4:])
 	}
 }
 

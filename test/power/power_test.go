@@ -278,16 +278,17 @@ func (w *world) sweep(r *recording, seed uint64, points int) {
 	w.Helper()
 	begin, again, failed := time.Now(), 0, 0
 	for i := range points {
-		p := r.pick(seed+uint64(i), nil)
-		err := w.check(r, p)
+		from, p := r, r.pick(seed+uint64(i), nil)
+		err := w.check(from, p)
 		if err == nil && p.at >= max(r.mounted, r.audited) && p.seed%4 == 3 {
 			again++
-			p = w.now.pick(p.seed, nil)
-			err = w.check(w.now, p)
+			from = w.now
+			p = from.pick(p.seed, nil)
+			err = w.check(from, p)
 		}
 		if err != nil {
 			w.keep(p)
-			w.Errorf("%v: %v\nthe first disk before:\n%s", p, err, strings.Join(r.disks[0].Describe(p.at, 20), "\n"))
+			w.Errorf("the first disk before:\n%s\n%v: %v", strings.Join(from.disks[0].Describe(p.at, 20), "\n"), p, err)
 			if failed++; failed == 3 {
 				break
 			}
