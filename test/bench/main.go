@@ -106,7 +106,7 @@ func measure(b *run.Bench, only *regexp.Regexp) (failed error) {
 		{"pipeline", servers.Pipeline}, {"SAML logins", servers.SAMLLogins}, {"cloud credentials", servers.CloudCredentials},
 		{"plugins", servers.Plugins}, {"secret sync", servers.SecretSync}, {"many synced", servers.ManySynced},
 		{"three nodes", servers.ThreeNodes},
-		{"replication", parts.Replication}, {"secondaries", parts.Secondaries}, {"resync", parts.Resync}, {"cost of replication", servers.ReplicationCost},
+		{"replication", parts.Replication}, {"large values", parts.LargeValues}, {"secondaries", parts.Secondaries}, {"resync", parts.Resync}, {"cost of replication", servers.ReplicationCost},
 		{"failover", servers.Failover}, {"dev server", servers.DevServer}, {"restart", servers.Restart}, {"scale", scale.Scale},
 	} {
 		if only != nil && !only.MatchString(section.name) {

@@ -16,7 +16,7 @@ type Row struct {
 	Latency   string
 	Yardstick float64 // 0: none
 	Beside    string  // what the yardstick is
-	Target    float64 // of the ratio, or of the value if there is no yardstick or it has to be below; 0: none
+	Target    float64 // of the ratio, or of the value if there is no yardstick or Below; 0: none
 	Below     bool    // the value has to be at most the target
 }
 
@@ -72,19 +72,35 @@ func (r Row) verdict() string {
 	case r.Yardstick == 0 && r.Target == 0:
 		return ""
 	case r.Yardstick == 0:
-		return fmt.Sprintf("(target: at most %g%s)", r.Target, r.Unit)
+		return fmt.Sprintf("(target: %s)", r.target())
 	case r.Target == 0:
 		return fmt.Sprintf("(%s × %s)", r.ratioText(), r.Beside)
 	case r.Below:
-		return fmt.Sprintf("(%s × %s, target: at most %g%s)", r.ratioText(), r.Beside, r.Target, r.Unit)
+		return fmt.Sprintf("(%s × %s, target: %s)", r.ratioText(), r.Beside, r.target())
 	}
 	return fmt.Sprintf("(%s × %s, target %g)", r.ratioText(), r.Beside, r.Target)
 }
 
+// target is that as the table has it.
+func (r Row) target() string {
+	switch {
+	case r.Target == 0:
+		return ""
+	case r.Below:
+		return fmt.Sprintf("≤ %g%s", r.Target, r.Unit)
+	case r.Yardstick == 0:
+		return fmt.Sprintf("≥ %g%s", r.Target, r.Unit)
+	}
+	return fmt.Sprintf("≥ %g ×", r.Target)
+}
+
 func (r Row) met() string {
 	ok := r.ratio() >= r.Target
-	if r.Below {
+	switch {
+	case r.Below:
 		ok = r.Value <= r.Target
+	case r.Yardstick == 0:
+		ok = r.Value >= r.Target
 	}
 	switch {
 	case r.Target == 0:
@@ -121,17 +137,11 @@ func (b *Bench) Table() string {
 	p("| measurement | result | p50 / p99 | yardstick | ratio | target | met |")
 	p("|---|---:|---:|---|---:|---:|---|")
 	for _, r := range b.rows {
-		beside, ratio, target := "", "", ""
+		beside, ratio := "", ""
 		if r.Yardstick > 0 {
 			beside, ratio = fmt.Sprintf("%s %.0f%s", r.Beside, r.Yardstick, r.Unit), r.ratioText()
 		}
-		if r.Target > 0 {
-			target = fmt.Sprintf("≥ %g ×", r.Target)
-			if r.Below {
-				target = fmt.Sprintf("≤ %g%s", r.Target, r.Unit)
-			}
-		}
-		p("| %s | %s | %s | %s | %s | %s | %s |", r.Name, r.amount(), r.Latency, beside, ratio, target, r.met())
+		p("| %s | %s | %s | %s | %s | %s | %s |", r.Name, r.amount(), r.Latency, beside, ratio, r.target(), r.met())
 	}
 	if b.Stages != "" {
 		p("")

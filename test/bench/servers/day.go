@@ -39,13 +39,13 @@ func Day(b *run.Bench, s *run.Scope) {
 		beside    []row
 	}{
 		{"GET of as many bytes", read, []row{
-			{"sys/health", at("GET", "/v1/sys/health", "")},
-			{"token lookup-self", at("GET", "/v1/auth/token/lookup-self", "")},
-			{"KV read", read},
+			{"sys/health", at("GET", "/v1/sys/health", ""), 0},
+			{"token lookup-self", at("GET", "/v1/auth/token/lookup-self", ""), lookupTarget},
+			{"KV read", read, readTarget},
 		}},
 		{"group commit", write, []row{
-			{"KV write", write},
-			{"token create", at("POST", "/v1/auth/token/create", `{"ttl":"1h"}`)},
+			{"KV write", write, writeTargets[readConns]},
+			{"token create", at("POST", "/v1/auth/token/create", `{"ttl":"1h"}`), createTarget},
 		}},
 	} {
 		yardstick := rows.of
@@ -60,7 +60,7 @@ func Day(b *run.Bench, s *run.Scope) {
 		b.Add(run.Row{Name: "a day: bare net/http, " + rows.yardstick + ": processor time of the server for each", Value: cpu, Unit: " µs"})
 		for i, r := range rows.beside {
 			own := &all[i+1]
-			b.AddLoad("a day: "+r.name, run.Middle(own.outcomes), run.Row{Yardstick: rate.Rate(), Beside: "bare"})
+			b.AddLoad("a day: "+r.name, run.Middle(own.outcomes), run.Row{Yardstick: rate.Rate(), Beside: "bare", Target: r.target})
 			b.Add(run.Row{
 				Name: "a day: " + r.name + ": processor time of the server for each", Value: own.each(), Unit: " µs",
 				Yardstick: cpu, Beside: "bare",
@@ -75,8 +75,9 @@ func Day(b *run.Bench, s *run.Scope) {
 
 // row is a name and what is measured for it.
 type row struct {
-	name string
-	work run.Work
+	name   string
+	work   run.Work
+	target float64 // of the rate beside the bare server's; 0: none
 }
 
 // served is work of a server's process, and what came of it.
