@@ -199,7 +199,7 @@ func (s *source) Oldest() storage.Index { return s.n.wal.base }
 
 func (s *source) Locate(_ context.Context, p storage.Position) (storage.Index, bool) {
 	var at storage.Index
-	own := slices.ContainsFunc(s.n.st.own, func(b storage.Branch) bool { return b.Epoch == p.Epoch })
+	own := slices.ContainsFunc(s.n.st.role.lineage, func(b storage.Branch) bool { return b.Epoch == p.Epoch && b.ClusterID == s.n.st.id })
 	if own {
 		at = p.Index
 	}

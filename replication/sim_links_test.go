@@ -95,7 +95,7 @@ func (w *world) connect(l *link) {
 	}
 	src := &source{w: w, c: l.pri, n: l.pri.nodes[l.pri.active], peer: l.sec.name}
 	l.conn = &conn{src: src, priTerm: l.pri.term, roleAt: st.roleAt, scopeAt: st.scopeAt, session: primary.New(src, simLayout, primary.Options{
-		BatchBytes: w.batch, WindowBytes: int64(4 * w.batch), HeartbeatMS: 300, CheckpointMS: 500,
+		BatchBytes: w.batch, PageBytes: w.page, WindowBytes: int64(4 * w.batch), HeartbeatMS: 300, CheckpointMS: 500,
 	})}
 	if demoted { // it still hands out what there is
 		l.conn.session.Demoted(st.applied)

@@ -21,7 +21,7 @@ func (w *world) enrol(l *link, pri *cluster) {
 // forget is for a cluster that is something else from now on.
 func (l *link) forget() {
 	l.cut()
-	l.follower, l.behind, l.common = nil, nil, storage.Position{}
+	l.follower, l.final, l.behind, l.common = nil, false, nil, storage.Position{}
 }
 
 // follow is update-primary.
@@ -190,7 +190,7 @@ func (w *world) demote(c *cluster, abruptly bool) {
 	}
 	own := w.ownLink(c)
 	own.forget()
-	own.pri, own.final = nil, false
+	own.pri = nil
 }
 
 // promote makes a secondary a primary. The log of one that is not exact cannot be continued: see source.Locate.
@@ -204,7 +204,7 @@ func (w *world) promote(c *cluster, force bool) {
 	lineage := slices.Clone(c.lineage())
 	epoch := lineage.Epoch() + 1 // two that are promoted by force may take the same
 	own := w.ownLink(c)
-	own.pri, own.final = nil, false
+	own.pri = nil
 	for _, l := range w.links { // sessions of an earlier time, and its own stream
 		if l.pri == c {
 			l.cut()

@@ -47,6 +47,7 @@ type world struct {
 	spaces   int
 	small    int // FollowerOptions.SmallUnit
 	batch    int // SessionOptions.BatchBytes
+	page     int // PageBytes
 	tracing  bool
 	trace    []string
 	rounds   int // that it took to converge
@@ -75,6 +76,7 @@ func (w *world) chance(percent int) bool { return w.rng.IntN(100) < percent }
 func newWorld(seed uint64, bug bugs, off map[string]bool, tracing bool) *world {
 	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 0)), now: 1000, bug: bug, off: off, tracing: tracing, counts: map[string]int{}}
 	w.small, w.batch = w.n(3)*3, []int{60, 120, 360, 900}[w.n(4)]
+	w.page = w.batch * (1 + 3*w.n(2))
 	for i := range 3 {
 		c := newCluster(w, string(rune('A'+i)))
 		w.clusters = append(w.clusters, c)
