@@ -121,6 +121,9 @@ func open(path string, create bool, identity storage.FileIdentity) (*Log, *Stabl
 			return nil, nil, fmt.Errorf("creating the Raft log: %w", err)
 		}
 	}
+	if err := settle(path); err != nil {
+		return nil, nil, fmt.Errorf("opening %s: %w", path, err)
+	}
 	found, err := checkLogs(path)
 	if err == nil {
 		err = belongs(path, found.stable, identity)
@@ -159,6 +162,15 @@ func open(path string, create bool, identity storage.FileIdentity) (*Log, *Stabl
 		return nil, nil, errors.Join(err, l.Close())
 	}
 	return l, s, nil
+}
+
+// settle has what the process before has written on the disk.
+func settle(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(boltfile.Settle(f), f.Close())
 }
 
 // listFree gives a large file a list of its free pages, for which bbolt would have to walk through it. A list that is there has not been checked.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io/fs"
 	"os"
 	"slices"
 
@@ -79,7 +80,20 @@ func ForgetFree(f *os.File) error {
 	if err != nil || now.Freelist == boltpage.NoFreelist {
 		return err
 	}
+	if err := SyncMetas(f); err != nil { // SetFree may have failed to
+		return err
+	}
 	return writeMeta(f, now, now.HighWater, boltpage.NoFreelist)
+}
+
+// Settle is SyncMetas for a file that is about to be checked and opened. The process before may have ended after it had written a meta page and before
+// that was synced: the system shows what the disk does not have, and what bbolt takes for free may be in use there. What is damaged is left to the check.
+func Settle(f *os.File) error {
+	err := SyncMetas(f)
+	if _, failed := errors.AsType[*fs.PathError](err); failed {
+		return err
+	}
+	return nil
 }
 
 // SyncMetas writes the two meta pages again as they are read, and syncs them: bbolt goes on from a meta page that it has written and could not sync, and

@@ -3,6 +3,7 @@ package boltstore
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"runtime/debug"
 	"sync"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/coffer-project/coffer/storage"
 	"github.com/coffer-project/coffer/storage/boltfile"
-	"github.com/coffer-project/coffer/storage/boltpage"
 	"github.com/coffer-project/coffer/storage/lthash"
 	"github.com/coffer-project/coffer/storage/pagesums"
 	"github.com/coffer-project/coffer/storage/record"
@@ -28,11 +28,17 @@ import (
 
 // check looks at a file that bbolt is to open, under its lock, and returns what it has found.
 func (o *Options) check(f *os.File, path, name string) (*verifier, error) {
+	if err := boltfile.Settle(f); err != nil {
+		return nil, err
+	}
 	if o.Sums != "" {
 		v := newVerifier(f)
-		err := v.trust(o)
+		saved, err := v.trust(o)
 		if err == nil {
-			return v, nil
+			if boltfile.SetFree(f, v.seen.Has, saved.Has) != nil { // the saved state is still needed, if this start does not come far
+				err = boltfile.ForgetFree(f)
+			}
+			return v, err
 		}
 		if !errors.Is(err, os.ErrNotExist) {
 			o.Logger.Warn("the checksums beside the state file do not fit it: all of it is checked before it is used", "err", err)
@@ -45,24 +51,24 @@ func (o *Options) check(f *os.File, path, name string) (*verifier, error) {
 	if err != nil {
 		return nil, err
 	}
-	if m, _, err := boltpage.Metas(found.read); err != nil || m.Freelist != boltpage.NoFreelist {
-		if err = errors.Join(err, boltfile.ForgetFree(f)); err != nil { // the list has not been checked
-			return nil, &storage.CorruptError{File: name, Detail: err.Error()}
-		}
+	err = boltfile.ForgetFree(f) // the list has not been checked
+	if _, failed := errors.AsType[*fs.PathError](err); failed || err == nil {
+		return found, err
 	}
-	return found, nil
+	return nil, &storage.CorruptError{File: name, Detail: err.Error()}
 }
 
-// trust takes the checksums from the file beside this one, and checks what has changed since they were saved. It gives the file a list of its free pages.
-func (v *verifier) trust(o *Options) error {
+// trust takes the checksums from the file beside this one, and checks what has changed since they were saved. It returns the pages of the state
+// that was saved.
+func (v *verifier) trust(o *Options) (saved runs, err error) {
 	m, err := v.open()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if int64(m.HighWater)*v.pageSize <= o.WholeBytes {
-		return os.ErrNotExist // none are kept
+		return nil, os.ErrNotExist // none are kept
 	}
-	saved := make(runs, len(v.seen)) // pages in use in the state that was saved
+	saved = make(runs, len(v.seen))
 	begin := func(s pagesums.State) error {
 		if s.Tx > m.Tx || s.High > m.HighWater || s.Incarnation != o.Incarnation || s.Owner != o.Node {
 			return fmt.Errorf("they are of transaction %d, with %d pages, of another file than this one of transaction %d", s.Tx, s.High, m.Tx)
@@ -76,7 +82,7 @@ func (v *verifier) trust(o *Options) error {
 		}
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var mu sync.Mutex
 	kept := map[uint64]bool{} // pages of both states that the walk has come to
@@ -92,25 +98,25 @@ func (v *verifier) trust(o *Options) error {
 	v.skip, v.compare, v.total = keep, keep, record.Digest{Sum: was.Sum, Count: was.Count, Bytes: was.Bytes}
 	now, err := v.walk(m.Root)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	gone := newVerifier(v.f)
 	gone.pageSize, gone.highWater, gone.pages, gone.seen = v.pageSize, v.highWater, v.pages, make(runs, len(v.seen))
 	gone.compare, gone.skip = every, func(id uint64) bool { return kept[id] }
 	if !kept[was.Root] {
 		if _, err := gone.walk(was.Root); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if v.total.Take(gone.total); v.total != now.Digest {
-		return damage("what has changed since they were saved is not what the state record says")
+		return nil, damage("what has changed since they were saved is not what the state record says")
 	}
 	for i := range v.seen {
 		v.seen[i] |= saved[i] &^ gone.seen[i]
 	}
 	v.looked.Add(gone.looked.Load())
 	v.trusted = true
-	return boltfile.SetFree(v.f, v.seen.Has, saved.Has) // the state that the checksums are of is still needed, if this start does not come far
+	return saved, nil
 }
 
 func every(uint64) bool { return true }

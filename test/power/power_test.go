@@ -23,6 +23,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -442,8 +443,8 @@ func (w *world) rejoin(r *recording) {
 	w.Fatalf("%s came back without a snapshot each time: the test shows nothing", w.Nodes[w.damaged].ID)
 }
 
-// TestFailedSyncs has syncs fail, now and then, after which Linux takes what was not written for written. What was acknowledged nevertheless is there
-// after a loss of power, and a failed sync is no damage.
+// TestFailedSyncs has syncs fail, now and then, after which Linux takes what was not written for written, and kills the process after some of them. What
+// was acknowledged nevertheless is there after a loss of power, and a failed sync is no damage.
 func TestFailedSyncs(t *testing.T) {
 	needs(t)
 	seed := uint64(number(t, "COFFER_POWER_SEED", int(time.Now().Unix())*10_000))
@@ -453,28 +454,65 @@ func TestFailedSyncs(t *testing.T) {
 	w.audit()
 	r := w.now
 	r.from = r.audited
-	random, failed := rand.New(rand.NewPCG(seed, 2)), 0
+	var failed, ofBolt atomic.Int64 // the latter: of a file in which a meta page of bbolt may be what failed
+	random := rand.New(rand.NewPCG(seed, 3))
 	r.disks[0].FailSyncs(func(s powerfs.Sync) bool {
 		fail := random.IntN(25) == 0
 		if fail {
-			failed++
+			failed.Add(1)
+			if filepath.Ext(s.Path) == ".db" {
+				ofBolt.Add(1)
+			}
 		}
 		return fail
 	})
-	n := w.Nodes[0]
-	for i := range 400 {
-		key := fmt.Sprintf("ack/%d", random.IntN(12))
-		if err := w.put(n, key, fmt.Sprintf("%s:%d:%s", key, i, strings.Repeat("x", random.IntN(40)*random.IntN(200)))); err != nil {
+	n, keys := w.Nodes[0], rand.New(rand.NewPCG(seed, 2))
+	kills := 0
+	for i, before := 0, int64(0); i < 400; i++ {
+		key := fmt.Sprintf("ack/%d", keys.IntN(12))
+		err := w.put(n, key, fmt.Sprintf("%s:%d:%s", key, i, strings.Repeat("x", keys.IntN(40)*keys.IntN(200))))
+		switch now := ofBolt.Load(); {
+		case now > before && kills < 10: // what was written and is not on the disk is what the next process finds
+			kills++
+			n.Kill9()
+			w.must(w.startAgain(n))
+			before = ofBolt.Load()
+		case err != nil:
 			n.WaitHealth(200)
 		}
 	}
 	r.disks[0].FailSyncs(nil)
-	t.Logf("%d syncs failed", failed)
-	if failed < 10 {
+	t.Logf("%d syncs failed, and the process was killed %d times", failed.Load(), kills)
+	if failed.Load() < 10 || kills < 3 {
 		t.Error("too few: the test shows nothing")
 	}
 	w.must(w.damage())
 	w.sweep(r, seed, points)
+}
+
+// startAgain starts the one node until it serves: a sync may fail at a start, too, which ends the process.
+func (w *world) startAgain(n *harness.Node) error {
+	for range 10 {
+		if err := n.Launch(); err != nil {
+			return err
+		}
+		var err error
+		for deadline := time.Now().Add(patience); ; <-time.After(5 * time.Millisecond) {
+			if err = w.up([]int{200}); err == nil {
+				return nil
+			}
+			if errors.Is(err, errFinal) {
+				break
+			}
+			if time.Now().After(deadline) {
+				return err
+			}
+		}
+		if e := w.damage(); e != nil {
+			return e
+		}
+	}
+	return fmt.Errorf("%s does not start after ten failed syncs", n.ID)
 }
 
 // TestSyncsAreNeeded leaves out the syncs of one component after the other. A suite that does not find that would not find a program
