@@ -121,7 +121,7 @@ func open(path string, create bool, identity storage.FileIdentity) (*Log, *Stabl
 			return nil, nil, fmt.Errorf("creating the Raft log: %w", err)
 		}
 	}
-	if err := settle(path); err != nil {
+	if err := boltfile.Settle(path); err != nil {
 		return nil, nil, fmt.Errorf("opening %s: %w", path, err)
 	}
 	found, err := checkLogs(path)
@@ -164,19 +164,10 @@ func open(path string, create bool, identity storage.FileIdentity) (*Log, *Stabl
 	return l, s, nil
 }
 
-// settle has what the process before has written on the disk.
-func settle(path string) error {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return err
-	}
-	return errors.Join(boltfile.Settle(f), f.Close())
-}
-
 // listFree gives a large file a list of its free pages, for which bbolt would have to walk through it. A list that is there has not been checked.
 func listFree(f *os.File, found logState) error {
-	if found.used != nil && found.bytes >= listFrom && boltfile.SetFree(f, found.used, found.used) == nil {
-		return nil
+	if found.used != nil && found.bytes >= listFrom {
+		return boltfile.SetFree(f, found.used, found.used)
 	}
 	return boltfile.ForgetFree(f)
 }

@@ -19,8 +19,16 @@ const (
 
 // SetFree writes a list of the pages that are free into a closed file, as bbolt would, so that bbolt does not look for them: that takes a
 // walk through all pages. used is the truth. The list is in a transaction of its own, and belongs to the file until bbolt's next one. It takes free
-// pages that kept does not have, if enough of them lie beside each other. Both meta pages must be whole.
+// pages that kept does not have, if enough of them lie beside each other. Where it cannot be written, as on a full disk, there is none afterwards. Both
+// meta pages must be whole.
 func SetFree(f *os.File, used, kept func(id uint64) bool) error {
+	if setFree(f, used, kept) == nil {
+		return nil
+	}
+	return ForgetFree(f)
+}
+
+func setFree(f *os.File, used, kept func(id uint64) bool) error {
 	now, err := newestMeta(f)
 	if err != nil {
 		return err
@@ -88,8 +96,13 @@ func ForgetFree(f *os.File) error {
 
 // Settle is SyncMetas for a file that is about to be checked and opened. The process before may have ended after it had written a meta page and before
 // that was synced: the system shows what the disk does not have, and what bbolt takes for free may be in use there. What is damaged is left to the check.
-func Settle(f *os.File) error {
-	err := SyncMetas(f)
+func Settle(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // it is synced
+	err = SyncMetas(f)
 	if _, failed := errors.AsType[*fs.PathError](err); failed {
 		return err
 	}

@@ -28,17 +28,14 @@ import (
 
 // check looks at a file that bbolt is to open, under its lock, and returns what it has found.
 func (o *Options) check(f *os.File, path, name string) (*verifier, error) {
-	if err := boltfile.Settle(f); err != nil {
+	if err := boltfile.Settle(path); err != nil {
 		return nil, err
 	}
 	if o.Sums != "" {
 		v := newVerifier(f)
 		saved, err := v.trust(o)
 		if err == nil {
-			if boltfile.SetFree(f, v.seen.Has, saved.Has) != nil { // the saved state is still needed, if this start does not come far
-				err = boltfile.ForgetFree(f)
-			}
-			return v, err
+			return v, boltfile.SetFree(f, v.seen.Has, saved.Has) // the saved state is still needed, if this start does not come far
 		}
 		if !errors.Is(err, os.ErrNotExist) {
 			o.Logger.Warn("the checksums beside the state file do not fit it: all of it is checked before it is used", "err", err)
