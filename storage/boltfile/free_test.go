@@ -2,6 +2,7 @@ package boltfile
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -119,9 +120,12 @@ func TestSetFree(t *testing.T) {
 	}
 }
 
-// SyncMetas writes what is there, and nothing where a meta page is damaged.
+// SyncMetas writes what is there, and nothing where a meta page is damaged, which Settle leaves to others to find.
 func TestSyncMetas(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "f.db")
+	if err := Settle(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("there is no file: %v", err)
+	}
 	db, err := bbolt.Open(path, 0o600, Options(0))
 	if err != nil {
 		t.Fatal(err)
@@ -145,6 +149,9 @@ func TestSyncMetas(t *testing.T) {
 		}
 		if err := SyncMetas(f); (err != nil) != (flip != 0) {
 			t.Errorf("flip %d: %v", flip, err)
+		}
+		if err := Settle(path); err != nil {
+			t.Errorf("flip %d: Settle: %v", flip, err)
 		}
 		if after, err := os.ReadFile(path); err != nil || !bytes.Equal(after, before) {
 			t.Errorf("flip %d: it has changed the file: %v", flip, err)
