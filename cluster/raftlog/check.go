@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 
 	"github.com/hashicorp/go-msgpack/v2/codec"
@@ -51,7 +50,7 @@ func checkLogs(path string) (logState, error) {
 
 // corrupt tells damage from a file that cannot be read at all.
 func corrupt(path string, err error) error {
-	if _, ok := errors.AsType[*fs.PathError](err); ok {
+	if boltfile.Failed(err) {
 		return err
 	}
 	return &storage.CorruptError{File: path, Detail: err.Error()}

@@ -25,6 +25,9 @@ func SetFree(f *os.File, used, kept func(id uint64) bool) error {
 	if setFree(f, used, kept) == nil {
 		return nil
 	}
+	if err := SyncMetas(f); err != nil {
+		return err
+	}
 	return ForgetFree(f)
 }
 
@@ -88,9 +91,6 @@ func ForgetFree(f *os.File) error {
 	if err != nil || now.Freelist == boltpage.NoFreelist {
 		return err
 	}
-	if err := SyncMetas(f); err != nil { // SetFree may have failed to
-		return err
-	}
 	return writeMeta(f, now, now.HighWater, boltpage.NoFreelist)
 }
 
@@ -102,11 +102,16 @@ func Settle(path string) error {
 		return err
 	}
 	defer f.Close() //nolint:errcheck // it is synced
-	err = SyncMetas(f)
-	if _, failed := errors.AsType[*fs.PathError](err); failed {
+	if err := SyncMetas(f); Failed(err) {
 		return err
 	}
 	return nil
+}
+
+// Failed reports whether an error of this package says that the system could not read or write, and not that the file is damaged.
+func Failed(err error) bool {
+	_, failed := errors.AsType[*fs.PathError](err)
+	return failed
 }
 
 // SyncMetas writes the two meta pages again as they are read, and syncs them: bbolt goes on from a meta page that it has written and could not sync, and

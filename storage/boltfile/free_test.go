@@ -83,7 +83,8 @@ func TestSetFree(t *testing.T) {
 		}
 		set := func() {
 			t.Helper()
-			if err := SetFree(f, func(id uint64) bool { return used[id] }, func(id uint64) bool { return used[id] }); err != nil {
+			isUsed := func(id uint64) bool { return used[id] }
+			if err := SetFree(f, isUsed, isUsed); err != nil {
 				t.Fatal(err)
 			}
 		}

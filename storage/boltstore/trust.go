@@ -3,7 +3,6 @@ package boltstore
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"runtime/debug"
 	"sync"
@@ -48,11 +47,10 @@ func (o *Options) check(f *os.File, path, name string) (*verifier, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = boltfile.ForgetFree(f) // the list has not been checked
-	if _, failed := errors.AsType[*fs.PathError](err); failed || err == nil {
-		return found, err
+	if err = boltfile.ForgetFree(f); err != nil && !boltfile.Failed(err) { // the list has not been checked
+		err = &storage.CorruptError{File: name, Detail: err.Error()}
 	}
-	return nil, &storage.CorruptError{File: name, Detail: err.Error()}
+	return found, err
 }
 
 // trust takes the checksums from the file beside this one, and checks what has changed since they were saved. It returns the pages of the state

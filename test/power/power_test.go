@@ -497,20 +497,11 @@ func (w *world) startAgain(n *harness.Node) error {
 		if err := n.Launch(); err != nil {
 			return err
 		}
-		var err error
-		for deadline := time.Now().Add(patience); ; <-time.After(5 * time.Millisecond) {
-			if err = w.up([]int{200}); err == nil {
-				return nil
-			}
-			if errors.Is(err, errFinal) {
-				break
-			}
-			if time.Now().After(deadline) {
-				return err
-			}
+		if err := w.comeUp([]int{200}); !errors.Is(err, errFinal) {
+			return err
 		}
-		if e := w.damage(); e != nil {
-			return e
+		if err := w.damage(); err != nil {
+			return err
 		}
 	}
 	return fmt.Errorf("%s does not start, whatever syncs fail", n.ID)

@@ -137,6 +137,11 @@ func (w *world) on(images []*powerfs.Image, health ...int) error {
 			return err
 		}
 	}
+	return w.comeUp(health)
+}
+
+// comeUp waits until the nodes that were launched are healthy, and returns why they are not.
+func (w *world) comeUp(health []int) error {
 	deadline := time.Now().Add(patience)
 	for pause := 2 * time.Millisecond; ; pause = min(pause*3/2, 25*time.Millisecond) {
 		err := w.up(health)

@@ -75,10 +75,8 @@ func (r Row) verdict() string {
 		return fmt.Sprintf("(target: %s)", r.target())
 	case r.Target == 0:
 		return fmt.Sprintf("(%s × %s)", r.ratioText(), r.Beside)
-	case r.Below:
-		return fmt.Sprintf("(%s × %s, target: %s)", r.ratioText(), r.Beside, r.target())
 	}
-	return fmt.Sprintf("(%s × %s, target %g)", r.ratioText(), r.Beside, r.Target)
+	return fmt.Sprintf("(%s × %s, target: %s)", r.ratioText(), r.Beside, r.target())
 }
 
 // target is that as the table has it.
@@ -97,15 +95,14 @@ func (r Row) target() string {
 func (r Row) met() string {
 	ok := r.ratio() >= r.Target
 	switch {
+	case r.Target == 0:
+		return ""
 	case r.Below:
 		ok = r.Value <= r.Target
 	case r.Yardstick == 0:
 		ok = r.Value >= r.Target
 	}
-	switch {
-	case r.Target == 0:
-		return ""
-	case ok:
+	if ok {
 		return "yes"
 	}
 	return "**no**"
